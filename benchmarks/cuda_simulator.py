@@ -161,7 +161,7 @@ def measured(trees: dict[str, Tree], action: str, name: str, rounds: int) -> dic
 def row(name: str, trees: dict[str, Tree], rounds: int) -> dict[str, Any]:
     threads = LAUNCHES[name]().threads
     running = measured(trees, "run", name, rounds)
-    compiling = measured(trees, "compile", name, max(2, rounds // 2))
+    compiling = measured(trees, "compile", name, min(max(2, rounds // 2), 5))
     found: dict[str, Any] = {"threads": threads, "seconds": running, "compile seconds": compiling}
     found["million threads/s"] = {label: threads / s / 1e6 for label, s in running.items()}
     if "against" in trees:

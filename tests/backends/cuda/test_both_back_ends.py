@@ -31,6 +31,13 @@ NAMES = {
         " ? std::numeric_limits<int16_t>::max() : 0;",
         32767.0,
     ),
+    "what limits say of a type": (
+        "#include <limits>\ntemplate <class T> using L = std::numeric_limits<T>;",
+        "static_assert(L<float>::is_iec559 && !L<int>::is_iec559 && L<int>::is_exact && !L<double>::is_exact, \"\");"
+        " static_assert(L<float>::has_infinity && !L<unsigned>::has_quiet_NaN && !L<dim3>::is_integer, \"\");"
+        " out[0] = L<float>::digits10 + L<int64_t>::digits10 + L<float>::radix + (L<float>::denorm_min() > 0);",
+        6.0 + 18 + 2 + 1,
+    ),
     "algorithm": ("#include <algorithm>\n",
                   "float a = 1, b = 2; std::swap(a, b); out[0] = std::max(a, 3.f) - std::min(b, a);", 2.0),
     "type_traits": (

@@ -322,6 +322,46 @@ def test_a_source_may_have_its_own_addition_of_torchs_halves() -> None:
             assert ow.cuda_module(text).compile("sm_90").entries
 
 
+# As glm has them: the execution space of operators is in a macro, and each is declared before it is defined.
+OPERATORS = """
+#define FUNC __device__ __host__ inline
+template <class T> struct V { T x, y; };
+template <class T> FUNC V<T> operator+(V<T> const& a, V<T> const& b);
+template <class T> FUNC V<T> operator+(V<T> const& a, V<T> const& b) { return {a.x + b.x, a.y + b.y}; }
+template <class T> V<T> operator-(V<T> const& a, V<T> const& b) { return a; }
+__global__ void k(float* y) { y[0] = (V<float>{1, 2} + V<float>{3, 4}).y; }
+"""
+
+
+@pytest.mark.compiler
+def test_operators_whose_execution_space_is_a_macros_stay() -> None:
+    text = OPERATORS + WITH_TORCH
+    assert "operator-" not in device_text(text, ["k"])
+    y = torch.zeros(1)
+    ow.cuda_module(text)["k"][1, 1](y)
+    assert y.item() == 6
+    if isinstance(available(), Accepted):
+        assert ow.cuda_module(text).compile("sm_90").entries
+
+
+@pytest.mark.compiler
+def test_a_class_of_torchs_with_tensors_in_it_may_have_what_kernels_use() -> None:
+    text = """
+    struct Camera : public torch::CustomClassHolder {
+      static constexpr int most = 7;
+      at::Tensor poses;
+      c10::intrusive_ptr<Camera> other;
+      at::Tensor all() const { return poses; }
+    };
+    __global__ void k(float* y) { y[0] = Camera::most; }
+    """
+    y = torch.zeros(1)
+    ow.cuda_module(text + WITH_TORCH)["k"][1, 1](y)
+    assert y.item() == 7
+    if isinstance(available(), Accepted):
+        assert ow.cuda_module(text + WITH_TORCH).compile("sm_90").entries
+
+
 def test_explicit_instances_that_a_macro_makes_are_left_out() -> None:
     text = (
         "template <class T> __global__ void k(T* y) { y[0] = 1; }\n"

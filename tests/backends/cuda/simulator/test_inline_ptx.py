@@ -249,3 +249,14 @@ def test_conditions_of_the_preprocessor_in_a_statement(options: tuple[str, ...],
     out = torch.zeros(2, dtype=torch.int32)
     ow.cuda_module(CONDITIONS, options=list(options))["k"][1, 1](out)
     assert out.tolist() == [value, CONDITIONS[: CONDITIONS.index("__LINE__")].count("\n")]
+
+
+def test_an_operand_may_be_the_address_of_an_element_of_a_restrict_pointer() -> None:
+    text = """
+    template <class T> __global__ void k(const int* __restrict__ x, T* y) {
+      asm volatile("ld.global.u32 %0, [%1];" : "=r"(y[0]) : "l"(&x[threadIdx.x + 1]));
+    }
+    """
+    y = torch.zeros(1, dtype=torch.int32)
+    ow.cuda_module(text)["k<int>"][1, 1](torch.tensor([5, 8], dtype=torch.int32), y)
+    assert y.item() == 8

@@ -307,7 +307,7 @@ def _is_always_kept(item: Item, macros: dict[str, str]) -> bool:
         bodies = [macros[name] for name in _first_name(item) if name in macros]
         return any(not _HOST_WORDS.search(body) and not _INSTANCE_OF_MACRO.match(body) for body in bodies)
     if item.kind == "function" or item.declares_function:
-        return re.search(r"\boperator\b", item.head) is not None and _OF_THE_DEVICE.search(item.head) is not None
+        return re.search(r"\boperator\b", item.head) is not None and not _is_for_host(item, macros)
     return re.match(rf"\s*using\s+namespace\b(?!\s+{_HOST_NAMESPACES}\s*$)", item.head) is not None
 
 
