@@ -27,9 +27,10 @@ import ray.exceptions
 import records
 
 from opwright.checks.plan import Task
-from opwright.checks.unit import CheckUnit, Settings
+from opwright.checks.unit import CheckUnit
+from opwright.checks.verdict import Settings
 from opwright.cluster.nodes import Node
-from opwright.cluster.sweep import Sweep
+from opwright.cluster.sweep import Sweep, Tasks
 from opwright.cluster.worker import Note
 from opwright.gallery.add import add
 from opwright.machine import this_machine
@@ -285,8 +286,9 @@ def _simulate(gpus: int, count: int, start_s: float, recorded: list[dict[str, An
     task = Task(add, next(iter(add.kernels)), "cuda")
     units = [CheckUnit.of(task, Settings("quick", "", (), (), 60.0))] * count
     memory = _memory()
+    tasks = Tasks(cluster, cluster)
     sweep = Sweep(
-        cluster, cluster, cluster, None, cluster.made_nodes(), units, no_step, over=_Over(cluster), clock=cluster.clock
+        cluster, tasks, cluster, None, cluster.made_nodes(), units, no_step, over=_Over(cluster), clock=cluster.clock
     )
     found = {done.number: (done.result, done.lost) for done in sweep.results()}
     # Without any overhead, on the machines that are left; the last units of a sweep cannot be spread evenly.

@@ -147,10 +147,10 @@ def test_folders_of_workers_that_have_ended_are_removed(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], names[2], names[3]])
 
 
-def test_the_modules_of_actors_import_no_torch():
+def test_the_modules_of_actors_and_of_what_warms_up_import_no_torch():
     import subprocess
     import sys
 
-    script = "import opwright.cluster.shelf, opwright.cluster.board, sys; print('torch' in sys.modules)"
+    script = "import sys; from opwright.cluster import board, shelf, warm; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

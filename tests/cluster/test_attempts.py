@@ -48,6 +48,14 @@ def test_a_worker_whose_machine_is_gone_died_with_it():
     assert attempts.is_over
 
 
+def test_a_machine_under_which_several_units_of_a_subject_ran_died_once():
+    attempts = Attempts([machine("a"), machine("a")])
+    assert not attempts.has_ended_machines
+    attempts.losses.append(machine("b"))
+    assert attempts.has_ended_machines
+    assert attempts.describe().startswith("2 machines died")
+
+
 def test_machines_that_cannot_run_it_are_not_blamed_on_the_unit():
     attempts = Attempts([unfit(node) for node in "abcd"])
     assert attempts.is_over

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opwright.cluster.nodes import Node, can_run, options_for
+from opwright.cluster.nodes import Node, can_run, options_for, units_at_a_time
+from opwright.cluster.warm import warm_tasks
 from opwright.machine import this_machine
 from opwright.sweep.unit import Needs
 
@@ -48,3 +49,17 @@ def test_a_unit_for_which_there_is_no_machine():
     assert not can_run(Needs(gpu=True), [CPUS, MORE_CPUS])
     assert not can_run(Needs(gpu=True, gpu_type="B200"), ALL)
     assert can_run(Needs(gpu=True, gpu_type="A100"), ALL)
+
+
+def test_units_at_a_time_are_those_of_all_machines():
+    assert units_at_a_time(Needs(), ALL) == [16, 64, 96, 48]
+    assert units_at_a_time(Needs(gpu=True), ALL) == [0, 0, 8, 4]
+    assert units_at_a_time(Needs(gpu=True, gpu_type="A100"), ALL) == [0, 0, 0, 4]
+
+
+def test_a_worker_for_each_gpu_is_made_ready_or_a_few_on_cpus():
+    assert warm_tasks({"CPU": 96.0, "GPU": 8.0}) == [{"num_gpus": 1, "num_cpus": 1}] * 8
+    assert warm_tasks({"CPU": 2.0, "GPU": 4.0}) == [{"num_gpus": 1, "num_cpus": 0}] * 4
+    assert warm_tasks({"CPU": 2.0}) == [{"num_gpus": 0, "num_cpus": 1}] * 2
+    assert len(warm_tasks({"CPU": 96.0})) == 8
+    assert warm_tasks({"memory": 1e9}) == []

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from opwright.checks.plan import plan
-from opwright.checks.unit import CheckUnit, Settings
+from opwright.checks.unit import CheckUnit
+from opwright.checks.verdict import Settings
 from opwright.cluster.operators import send
 from opwright.cluster.parcel import Packer
 from opwright.machine import this_machine

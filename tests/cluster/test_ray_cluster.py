@@ -18,7 +18,8 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks.plan import plan
-from opwright.checks.unit import CheckUnit, Settings
+from opwright.checks.unit import CheckUnit
+from opwright.checks.verdict import Settings
 from opwright.errors import CheckError
 from opwright.gallery import trig
 from opwright.machine import this_machine
@@ -26,7 +27,7 @@ from opwright.planted import catalogue
 from opwright.planted.run import selftest
 from opwright.results import Fate, Status
 from opwright.sweep.unit import Needs, no_step
-from tests.cluster.units import Answer, FillsTheDisk, KillsItsMachine
+from tests.cluster.units import Answer, FillsTheDisk, IsWarm, KillsItsMachine
 from tests.mutation import operators
 from tests.warm import run_module
 
@@ -79,6 +80,20 @@ def plain(report: ow.CheckReport) -> object:
     for verdict in record["verdicts"]:
         verdict["seconds"] = verdict["step_seconds"] = None
     return json.loads(json.dumps(record))
+
+
+def test_workers_are_ready_before_their_first_unit(cluster):
+    """The first test with this cluster."""
+    assert {done.result.host for done in cluster.run([IsWarm()] * 4, no_step)} == {"warm"}
+
+
+def test_kernels_are_cut_for_two_machines_and_the_verdicts_are_equal(cluster):
+    options = {"kernels": ["right"], "checks": [*CHECKS, "gradients", "opcheck"], "device": "cpu"}
+    steps = []
+    swept = ow.check(scale, executor=cluster, progress=lambda task, what: steps.append(what), **options)
+    assert plain(swept) == plain(ow.check(scale, **options))
+    waits = [what for what in steps if what == "waits for a machine"]
+    assert len(waits) == 3  # one slice, and another whose cases are shared
 
 
 def test_the_verdicts_are_those_of_one_machine(cluster):

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from opwright.cluster.nodes import Node
-from opwright.cluster.sweep import Sweep
+from opwright.cluster.sweep import Sweep, Tasks
 from opwright.cluster.worker import Note, UnfitMachine
 from opwright.machine import this_machine
 from opwright.sweep.unit import Needs
@@ -60,7 +60,8 @@ class Ray:
     def remote(self, parcel, where, board, shelf, *operators):
         self.given.append((where.number, where.attempt, self.chosen))
         ref, outcome = Ref(where), self.script[where.number][where.attempt]
-        node = self.names[where.attempt % len(self.names)]
+        alive = [name for name in self.names if name not in self.dead]
+        node = alive[where.attempt % len(alive)]
         self.notes.append(Note(where.number, where.attempt, node, f"host-{node}", "values n=5"))
         if outcome == "silent":
             self.dead.add(node)
@@ -82,7 +83,9 @@ class Ray:
     def run(self, units, steps=None):
         nodes = [Node.of(name, f"host-{name}", this_machine(), {"CPU": 1.0}) for name in self.names]
         note = lambda unit, what: steps.append(what) if steps is not None else None  # noqa: E731
-        sweep = Sweep(self, self, self, None, nodes, units, note, over=self.Over(self), clock=lambda: self.now)
+        sweep = Sweep(
+            self, Tasks(self, self), self, None, nodes, units, note, over=self.Over(self), clock=lambda: self.now
+        )
         return {done.number: done for done in sweep.results()}
 
 
@@ -125,6 +128,23 @@ def test_a_unit_under_which_two_machines_die_is_tried_on_no_third_one():
     (done,) = ray.run([Square(0)]).values()
     assert done.lost
     assert len(ray.given) == 2
+
+
+def test_units_of_one_subject_share_what_is_known_of_dead_machines():
+    of_one = Needs(subject="a kernel")
+    ray = Ray({0: ["silent", "silent"], **{n: [Squared(n * n)] * 3 for n in range(1, 40)}}, nodes="abc")
+    found = ray.run([Square(n, of_one) if n < 30 else Square(n) for n in range(40)])
+    lost = {n for n in found if found[n].lost}
+    assert {0, 29} <= lost
+    assert lost < set(range(30))  # those that had ended before have results; and what is of another subject
+    begun = {number for number, attempt, _ in ray.given}
+    assert 29 not in begun
+
+
+def test_timed_units_on_a_gpu_get_a_process_of_their_own():
+    tasks = Tasks("usual", "timed")
+    assert tasks.of(Needs(gpu=True, alone=True)) == "timed"
+    assert tasks.of(Needs(gpu=True)) == tasks.of(Needs(alone=True)) == "usual"
 
 
 def test_an_error_on_the_way_to_the_unit_is_not_tried_again_and_an_unfit_machine_is():

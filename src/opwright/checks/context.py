@@ -32,7 +32,7 @@ from opwright.runtime.kernel import gpu_of
 from opwright.runtime.op import Op
 
 __all__ = [
-    "KERNEL", "MOST_FAILURES", "REFERENCE", "Check", "Checker", "Context", "kind_of",
+    "KERNEL", "MOST_FAILURES", "REFERENCE", "Check", "Checker", "Context", "kind_of", "kind_of_reason",
 ]  # fmt: skip
 
 # Who runs.
@@ -70,6 +70,8 @@ class Context:
     shrinks: bool = True
     # How many simpler cases are tried in place of one that fails.
     tries: int = 60
+    # Of the cases, those that a check of every case examines: another process of the kernel has the others. None: all.
+    own_cases: frozenset[Case] | None = None
     # The checkers of other checks that examine every case, too.
     beside: Mapping[str, Checker] = field(default_factory=dict)
     # How the kernel is called, by default in this process; and where the arguments are made, by default on its device.
@@ -255,14 +257,14 @@ class Context:
             runs: whether the kernel runs first; else the checker gets a case that is only prepared, and runs it itself.
         """
         observe = self.observe if runs else self.prepare
-        chosen = self.cases if cases is None else cases
+        chosen = [c for c in (self.cases if cases is None else cases) if self.own_cases is None or c in self.own_cases]
         skipped: dict[str, list[tuple[Case, str]]] = {}
         failures: list[tuple[str, Case]] = []
         passed = passed_empty = ran = 0
         for case in chosen:
             wrong = self._judge(check, checker, case, failures) if runs else self._judge_alone(check, checker, case)
             if isinstance(wrong, SkippedCase):
-                skipped.setdefault(_kind(wrong.why), []).append((case, wrong.why))
+                skipped.setdefault(kind_of_reason(wrong.why), []).append((case, wrong.why))
                 continue
             ran += 1
             if wrong is None:
@@ -466,7 +468,7 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _kind(why: str) -> str:
+def kind_of_reason(why: str) -> str:
     """The common part of reasons that differ only in a size: the text before the first digit."""
     return re.split(r"\d", why, maxsplit=1)[0]
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from opwright.checks.plan import Task, plan, refuse_unknown_kernels
 from opwright.checks.process.fork_servers import end_workers
 from opwright.checks.ranks.check import MOST_RANKS
+from opwright.checks.sweeping import Sweep
 from opwright.checks.table import CHECKS
-from opwright.checks.unit import CheckUnit, Progress, Settings
+from opwright.checks.unit import CheckUnit, Progress
+from opwright.checks.verdict import Settings
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
@@ -19,7 +21,7 @@ from opwright.results import CheckReport, Finding, Status, Verdict
 from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
-from opwright.sweep.executor import Executor, Here, run_units, usual_slots
+from opwright.sweep.executor import Executor, Here, usual_slots
 from opwright.sweep.journal import Journal, open_journal
 
 __all__ = ["LEVELS", "Interrupted", "check", "executor_for", "refuse_timeout"]
@@ -110,12 +112,11 @@ def check(
     try:
         with contextlib.ExitStack() as stack:
             journal = stack.enter_context(open_journal(resume, machine, on_resume))
-            step: Progress = progress or (lambda task, what: None)
-            on_step: Callable[[CheckUnit, str], None] = lambda unit, what: step(unit.task, what)  # noqa: E731
-            for done in stack.enter_context(run_units(units, where, journal=journal, on_step=on_step)):
-                verdicts[done.number] = done.result
+            sweep = Sweep(units, where, journal=journal, on_step=progress or (lambda task, what: None))
+            for number, verdict in stack.enter_context(contextlib.closing(sweep.verdicts())):
+                verdicts[number] = verdict
                 if on_verdict is not None:
-                    on_verdict(done.result)
+                    on_verdict(verdict)
     except KeyboardInterrupt:
         found = (*[verdicts[i] for i in sorted(verdicts)], *unmet)
         partial = f"interrupted: {len(verdicts)} of {len(tasks)} kernels were checked"

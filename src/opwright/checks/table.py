@@ -22,7 +22,7 @@ from opwright.checks.ranks import sharded
 from opwright.checks.registration import compiled, flops, opcheck, sharding, vmap
 from opwright.checks.sanitizer import check as sanitizer
 
-__all__ = ["BESIDE_THE_KERNEL", "CHECKS", "EACH_CASE", "OF_REGISTRATION"]
+__all__ = ["BESIDE_THE_KERNEL", "CHECKS", "EACH_CASE", "OF_REGISTRATION", "SLICES"]
 
 CHECKS: dict[str, Check] = {
     meaning.NAME: meaning.check,
@@ -78,3 +78,18 @@ EACH_CASE: dict[str, Checker] = {
     purity.NAME: purity.find_error,
     global_state.NAME: global_state.find_error,
 }
+
+# Checks that a cluster may run at the same time, in processes of their own, on one kernel. What a check knows from an
+# earlier one, or must not come after, is in its slice: what is compiled for all cases, in "values"; that writes outside
+# of the arguments were found, in "memory". "afterwards" ends each slice, as each has made calls.
+SLICES: dict[str, frozenset[str]] = {
+    "values": frozenset({values.NAME, special_values.NAME, *EACH_CASE}),
+    "memory": frozenset({
+        meaning.NAME, guard_bands.NAME, properties.NAME, repeated_calls.NAME, peak_memory.NAME, surroundings.NAME,
+        determinism.NAME, concurrency.NAME, streams.NAME, configurations.NAME, protected_memory.NAME,
+    }),
+    "derivatives": frozenset({
+        gradients.NAME, ranks.NAME, ranks.GRADIENTS, sharded.NAME, long_offsets.NAME, sanitizer.NAME, own_work.NAME,
+        *OF_REGISTRATION,
+    }),
+}  # fmt: skip

@@ -6,16 +6,12 @@ import dataclasses
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opwright.checks.calls import determinism
 from opwright.checks.context import KERNEL
 from opwright.checks.copies import WITHOUT_SHORTAGE
-from opwright.checks.coverage import too_little
-from opwright.checks.memory import long_offsets, peak_memory
-from opwright.checks.outputs import properties
 from opwright.checks.plan import Task
 from opwright.checks.process.fork_servers import ForkServer, ServerEndedError, alone, beside_others
 from opwright.checks.process.isolation import Ending, run_job
@@ -32,44 +28,22 @@ from opwright.checks.process.messages import (
 )
 from opwright.checks.ranks import check as ranks
 from opwright.checks.ranks import sharded
-from opwright.checks.sanitizer import check as sanitizer
+from opwright.checks.share import Share
 from opwright.checks.table import CHECKS, OF_REGISTRATION
+from opwright.checks.verdict import AT_END, Part, Settings, lost, verdict_of
 from opwright.contract.fingerprint import digest
-from opwright.contract.inputs.arguments import always_its_default
 from opwright.machine import this_machine
-from opwright.results import Finding, NotChecked, Origin, Status, Verdict, worst
+from opwright.results import Finding, NotChecked, Status, Verdict
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
 from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import find_import_path, name_target
 from opwright.sweep.unit import Needs
 
-__all__ = ["BY_MACHINE", "LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
+__all__ = ["CheckUnit", "Progress", "examine"]
 
-# The name of the finding about a kernel that no machine could finish to check.
-LOST = "cluster"
-# Custom parts that no check compares with the reference.
-_CHECKED_BY_NONE = frozenset({"autocast", "bytes"})
-# Checks that a machine may lack memory, tools, a system or GPUs for, which is no fault of the kernel.
-BY_MACHINE = frozenset({
-    long_offsets.NAME, peak_memory.NAME, sanitizer.NAME, ranks.NAME, ranks.GRADIENTS, sharded.NAME,
-})  # fmt: skip
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[[Task, str], None]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How kernels are checked: the options of ``ow.check``."""
-
-    level: str = "quick"
-    case: str = ""
-    checks: tuple[str, ...] = ()
-    require: tuple[str, ...] = ()
-    timeout: float = 60.0
-    fail_fast: bool = False
-    # How many processes check an operator that communicates; 0 for the usual number.
-    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,20 +82,15 @@ class CheckUnit:
         return Verdict
 
     def run(self, on_step: Callable[[str], None]) -> Verdict:
-        return check_unit(self, lambda task, text: on_step(text))
+        task, settings = self.task, self.settings
+        part = examine(self, on_step)
+        if part.refused and task.else_interpret:
+            on_step(f"it is interpreted: {part.refused}")
+            return CheckUnit.of(task.interpreted(part.refused), settings).run(on_step)
+        return verdict_of(task, settings, part)
 
     def without_result(self, why: str, remedy: str) -> Verdict:
-        finding = Finding(LOST, Status.INCONCLUSIVE, message=why, remedy=remedy)
-        return Verdict(
-            op=self.task.op.contract.qualname,
-            kernel=self.task.kernel,
-            backend=self.task.backend,
-            device=self.task.where,
-            status=Status.INCONCLUSIVE,
-            reason=why,
-            parts={name: part.origin.value for name, part in self.task.op.parts.items()},
-            findings=(finding,),
-        )
+        return lost(self.task, why, remedy)
 
 
 @dataclass
@@ -156,48 +125,49 @@ class _FirstFailure(Exception):
 _running: list[object] = []
 
 
-def check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
-    """Check one kernel on this machine; ``progress`` is called with each step."""
+def examine(
+    unit: CheckUnit, on_step: Callable[[str], None], checks: Sequence[str] = (), share: Share | None = None
+) -> Part:
+    """Run checks of one kernel on this machine.
+
+    Args:
+        on_step: called with each step.
+        checks: only these of the unit's; all, if there are none.
+        share: the cases that checks of every case examine, if not all.
+    """
+    if unit.task.refused is not None:
+        return Part(refused=str(unit.task.refused))
     this = object()
     _running.append(this)
     try:
-        return _check_unit(unit, progress)
+        return _examine(unit, on_step, tuple(checks) or unit.settings.checks, share)
     finally:
         _running.remove(this)
 
 
-def _check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
+def _examine(unit: CheckUnit, on_step: Callable[[str], None], checks: tuple[str, ...], share: Share | None) -> Part:
     started = time.monotonic()
-    task, settings = unit.task, unit.settings
-    if task.refused is not None:
-        return _refusal(task, str(task.refused), settings)
-    report, ending = _run_in_worker(unit, progress)
-    if report.refused and task.else_interpret:
-        progress(task, f"it is interpreted: {report.refused}")
-        return _check_unit(CheckUnit.of(task.interpreted(report.refused), settings), progress)
-    if report.refused:
-        return _refusal(task, report.refused, settings)
+    report, ending = _run_in_worker(unit, on_step, checks, share)
     if report.unavailable:
-        report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
-    elif ending.went_wrong:
+        why = _why_unavailable(unit.task.op, report.unavailable)
+        report.findings.append(Finding("load", Status.FAIL, message=why))
+    elif ending.went_wrong and not report.refused:
         _add_crash(unit, report, ending)
-    ended_early = not ending.finished or ending.exit_code != 0 or report.stopped
-    _list_unchecked(task.op, report, settings, ended_early=ended_early)
-    if not settings.case:  # a single one was asked for
-        report.findings += too_little(task.op, report.findings, report.not_checked)
-    return Verdict(
-        op=task.op.contract.qualname,
-        kernel=task.kernel,
-        backend=task.backend,
-        device=task.where,
-        status=_status(settings, report),
-        reason=_reason(task, report),
-        parts={name: part.origin.value for name, part in task.op.parts.items()},
+    return Part(
         findings=tuple(report.findings),
         not_checked=tuple(report.not_checked),
+        refused=report.refused,
+        ended_at=_where_ended(report, ending),
+        is_incomplete=not ending.finished or ending.exit_code != 0 or report.stopped,
         seconds=round(time.monotonic() - started, 3),
         step_seconds=report.seconds,
     )
+
+
+def _where_ended(report: _WorkerReport, ending: Ending) -> str:
+    if report.stopped or (ending.went_wrong and not (ending.finished and not ending.broken)):
+        return report.findings[-1].check if report.findings else "start"
+    return AT_END if ending.went_wrong else ""
 
 
 def _why_unavailable(operator: Op, why: str) -> str:
@@ -207,58 +177,11 @@ def _why_unavailable(operator: Op, why: str) -> str:
     return message
 
 
-def _status(settings: Settings, report: _WorkerReport) -> Status:
-    if report.findings:
-        return worst(f.status for f in report.findings)
-    return Status.REFUSED if settings.checks and BY_MACHINE.issuperset(settings.checks) else Status.FAIL
-
-
-def _reason(task: Task, report: _WorkerReport) -> str:
-    if failed := [f.check for f in report.findings if f.status is Status.FAIL]:
-        return f"failed: {', '.join(dict.fromkeys(failed))}"
-    if not report.findings:
-        why = [f"{n.check}: {n.reason}" for n in report.not_checked if n.why != "not selected"]
-        return f"nothing could be checked{': ' * bool(why)}{'; '.join(dict.fromkeys(why))}"
-    if task.simulate:
-        return "in the Triton simulator" if task.backend == "triton" else "in the CUDA simulator"
-    if not task.interpret:
-        return ""
-    return f"in Triton's interpreter: {task.why.splitlines()[0]}" if task.why else "in Triton's interpreter"
-
-
-def _refusal(task: Task, reason: str, settings: Settings) -> Verdict:
-    required = task.backend in settings.require
-    return Verdict(
-        op=task.op.contract.qualname,
-        kernel=task.kernel,
-        backend=task.backend,
-        device=task.where,
-        status=Status.FAIL if required else Status.REFUSED,
-        reason=f"required, but {reason}" if required else reason,
-        parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=(Finding("required", Status.FAIL, message=f"required, but {reason}"),) if required else (),
-        not_checked=tuple(NotChecked(name, "the kernel was refused") for name in CHECKS),
-    )
-
-
-def _concerns(operator: Op, check: str) -> bool:
-    """Whether an operator has what a check is about."""
-    if check == sharded.NAME:  # only if ranks were asked for, and then it reports
-        return False
-    if check in (ranks.NAME, ranks.GRADIENTS):
-        return bool(operator.contract.signature.groups)
-    if check == determinism.NAME:
-        return operator.contract.deterministic
-    if check == properties.NAME:
-        return bool(operator.properties)
-    parts = {"vmap": "vmap", "sharding": "sharding", "flops": "flops", "second derivatives": "autograd"}
-    part = parts.get(check)
-    return part is None or operator.parts[part].origin is Origin.CUSTOM
-
-
-def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, Ending]:
+def _run_in_worker(
+    unit: CheckUnit, on_step: Callable[[str], None], checks: tuple[str, ...], share: Share | None
+) -> tuple[_WorkerReport, Ending]:
     """Run in a worker that imports the operator; if its module has another version or none, send it by value."""
-    task, settings = unit.task, unit.settings
+    task, settings = unit.task, dataclasses.replace(unit.settings, checks=checks)
     path, ranks = find_import_path(task.op), ranks_of(task, settings)
     job = Job(
         kernel=task.kernel,
@@ -267,7 +190,9 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
         fingerprint=task.op.fingerprint,
         import_path=path,
         case=settings.case,
-        checks=settings.checks,
+        checks=checks,
+        asked=unit.settings.checks,
+        share=share,
         reproduce=unit.reproduce,
         environment=_environment(task),
         timeout=settings.timeout,
@@ -276,7 +201,7 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
         **ranks,
     )
     if path is not None:
-        report, ending = _run(unit, job, progress)
+        report, ending = _run(unit, job, on_step)
         if not report.unavailable:
             return report, ending
     try:
@@ -284,7 +209,7 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
         why = f"{type(error).__name__}: {error}"
         return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", "", True)
-    return _run(unit, by_value, progress)
+    return _run(unit, by_value, on_step)
 
 
 def _compiles_ahead(task: Task, settings: Settings) -> bool:
@@ -323,36 +248,39 @@ def ranks_of(task: Task, settings: Settings) -> dict[str, Any]:
 
 
 def _environment(task: Task) -> dict[str, str]:
-    """The environment variables for a worker: opwright's own, and the simulator's switch."""
-    ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")}
+    """The environment variables for a worker: opwright's own, the GPU that a cluster has given to this unit, and the
+    simulator's switch. The process that it is forked from may have been started for another unit."""
+    ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_") or k == "CUDA_VISIBLE_DEVICES"}
     return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
 
 
-def _run(unit: CheckUnit, job: Job, progress: Progress) -> tuple[_WorkerReport, Ending]:
+def _run(unit: CheckUnit, job: Job, on_step: Callable[[str], None]) -> tuple[_WorkerReport, Ending]:
     """Run in a worker; once more and alone if the processes that check it were disturbed, perhaps by another kernel."""
     interpret = unit.task.interpret
     with beside_others(interpret=interpret) as server:
         try:
-            report, ending = _run_in(server, unit, job, progress)
+            report, ending = _run_in(server, unit, job, on_step)
             if not ending.disturbed:
                 return report, ending
         except ServerEndedError:
             if not server.has_ended:  # it does not start
                 raise
     with alone(interpret=interpret) as server:
-        return _run_in(server, unit, job, progress)
+        return _run_in(server, unit, job, on_step)
 
 
-def _run_in(server: ForkServer, unit: CheckUnit, job: Job, progress: Progress) -> tuple[_WorkerReport, Ending]:
-    report, task, settings = _WorkerReport(), unit.task, unit.settings
+def _run_in(
+    server: ForkServer, unit: CheckUnit, job: Job, on_step: Callable[[str], None]
+) -> tuple[_WorkerReport, Ending]:
+    report, settings = _WorkerReport(), unit.settings
 
     def on_message(message: Message) -> None:
         match message:
             case Doing(check, case):
                 report.enter(check)
-                progress(task, f"{check} {case}".strip())
+                on_step(f"{check} {case}".strip())
             case Notice(text):
-                progress(task, text)
+                on_step(text)
             case Found(finding):
                 report.findings.append(finding)
                 report.suspected = None
@@ -375,14 +303,14 @@ def _run_in(server: ForkServer, unit: CheckUnit, job: Job, progress: Progress) -
         report.stopped = True
         report.findings += [report.suspected] if report.suspected is not None else []
         return report, Ending(0, False, "", "", KERNEL, "", "", True)
-    return report, _with_skipped_checks(report, ending, settings)
+    return report, _with_skipped_checks(report, ending, job.checks)
 
 
-def _with_skipped_checks(report: _WorkerReport, ending: Ending, settings: Settings) -> Ending:
+def _with_skipped_checks(report: _WorkerReport, ending: Ending, checks: Sequence[str]) -> Ending:
     """The ending; broken, if the worker says that it has finished, but some check has not begun."""
     if not ending.finished or report.refused or report.unavailable or any(f.check == "build" for f in report.findings):
         return ending
-    left = [name for name in settings.checks or CHECKS if name not in report.seconds]
+    left = [name for name in checks or CHECKS if name not in report.seconds]
     nothing_can_run = any(n.check == "inputs" for n in report.not_checked)
     return ending if nothing_can_run or not left else dataclasses.replace(ending, broken="an end before the last check")
 
@@ -426,25 +354,3 @@ def _remedy(ending: Ending, timeout: float) -> str:
     if ending.who == KERNEL:
         return ""
     return "state the values that the reference takes with ow.values(...), or refuse others in it"
-
-
-def _list_unchecked(operator: Op, report: _WorkerReport, settings: Settings, *, ended_early: bool) -> None:
-    """Add every check without a result, with the reason, and everything that no check covers.
-
-    A check that ended without a result has nothing to check, such as a rule that is not custom.
-    """
-    reported = {f.check for f in report.findings} | {n.check for n in report.not_checked}
-    last = report.findings[-1].check if report.findings else "the start"
-    for name in CHECKS:
-        selected = not settings.checks or name in settings.checks
-        if name not in reported and (ended_early or not selected) and _concerns(operator, name):
-            why = f"the worker ended at {last!r}" if selected else "not selected"
-            report.not_checked.append(NotChecked(name, why))
-    custom = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}
-    for name in sorted(_CHECKED_BY_NONE & custom):
-        report.not_checked.append(NotChecked(name, "custom, and no check compares it with the reference yet"))
-    arguments = [a for a in operator.contract.signature.arguments if a.name != operator.contract.random]
-    for argument in filter(always_its_default, arguments):
-        tried = f"only its default {argument.default!r}" if argument.has_default else "only None"
-        why = f"{tried} was tried: add other values with Annotated[..., ow.values(...)]"
-        report.not_checked.append(NotChecked(f"argument {argument.name!r}", why))

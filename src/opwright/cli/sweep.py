@@ -62,14 +62,18 @@ class Sweep:
 
 
 @contextlib.contextmanager
-def sweep(ray: str | None, resume: Path | None, jobs: int | None = None) -> Iterator[Sweep]:
-    """The cluster that ``--ray`` names, while the command runs. What differs between its machines is printed."""
+def sweep(ray: str | None, resume: Path | None, jobs: int | None = None, *, checks: bool = True) -> Iterator[Sweep]:
+    """The cluster that ``--ray`` names, while the command runs. What differs between its machines is printed.
+
+    Args:
+        checks: whether the command checks kernels.
+    """
     if ray is None:
         yield Sweep(None, resume)
         return
     from opwright.cluster import RayCluster
 
-    with RayCluster("" if ray == _LOCAL else ray, jobs=jobs) as cluster:
+    with RayCluster("" if ray == _LOCAL else ray, jobs=jobs, checks=checks) as cluster:
         for difference in cluster.differences:
             console(stderr=True).print(f"[yellow]not all machines are alike:[/] {escape(difference)}")
         yield Sweep(cluster, resume)

@@ -67,7 +67,7 @@ def bench(
     refuse_files(json, html)
     allowed = _percent(fail_on_slower)
     before = read_json(baseline, ["opwright.bench/2"]) if baseline is not None else None
-    with sweep(ray, resume) as where, TaskLine(console(stderr=True)) as line:
+    with sweep(ray, resume, checks=False) as where, TaskLine(console(stderr=True)) as line:
         report = run_bench(
             *targets,
             kernels=kernel,
@@ -140,7 +140,7 @@ def tune(
     from opwright.timing.tune import tune as run_tune
 
     refuse_files(json, html)
-    with sweep(ray, resume) as where, TaskLine(console(stderr=True)) as line:
+    with sweep(ray, resume, checks=False) as where, TaskLine(console(stderr=True)) as line:
         report = run_tune(
             *targets,
             device=device,

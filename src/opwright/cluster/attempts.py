@@ -49,7 +49,7 @@ class Loss:
 
 @dataclass
 class Attempts:
-    """The attempts to run one unit."""
+    """The attempts to run one unit, or those of a subject."""
 
     losses: list[Loss] = field(default_factory=list)
 
@@ -72,15 +72,23 @@ class Attempts:
     @property
     def is_over(self) -> bool:
         """Whether it is not tried again."""
-        machines = sum(loss.kind is LossKind.MACHINE for loss in self.losses)
-        return machines >= _MOST_MACHINES or len(self.losses) > RETRIES
+        return self.has_ended_machines or len(self.losses) > RETRIES
+
+    @property
+    def has_ended_machines(self) -> bool:
+        """Whether so many died that no other one is to be tried."""
+        return len(self._dead_machines) >= _MOST_MACHINES
+
+    @property
+    def _dead_machines(self) -> set[str | int]:
+        """Each once, also if several units of one subject ran on it."""
+        return {loss.node or number for number, loss in enumerate(self.losses) if loss.kind is LossKind.MACHINE}
 
     def describe(self) -> str:
         """The losses in words, for the unit's verdict."""
         deaths = [loss for loss in self.losses if loss.kind is not LossKind.UNFIT]
-        machines = sum(loss.kind is LossKind.MACHINE for loss in self.losses)
-        if machines >= _MOST_MACHINES:
-            text = f"{machines} machines died while they ran it, so it is tried on no other one"
+        if self.has_ended_machines:
+            text = f"{len(self._dead_machines)} machines died while they ran it, so it is tried on no other one"
         elif len(deaths) >= 2:
             text = f"the workers or machines that ran it died {len(deaths)} times"
         else:

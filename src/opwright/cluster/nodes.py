@@ -9,7 +9,7 @@ from typing import Any
 from opwright.machine import Machine
 from opwright.sweep.unit import Needs
 
-__all__ = ["Node", "can_run", "options_for"]
+__all__ = ["Node", "can_run", "options_for", "units_at_a_time"]
 
 _TYPE = "accelerator_type:"
 
@@ -56,6 +56,11 @@ def options_for(needs: Needs, nodes: Sequence[Node], avoid: Set[str]) -> dict[st
     if avoid and any(node.id not in avoid for node in suited):
         options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(avoid))})"}
     return options
+
+
+def units_at_a_time(needs: Needs, nodes: Sequence[Node]) -> list[int]:
+    """How many units each machine runs at a time that need not be alone."""
+    return [(node.gpus if needs.gpu else node.cpus) if _suits(node, needs) else 0 for node in nodes]
 
 
 def _suits(node: Node, needs: Needs) -> bool:

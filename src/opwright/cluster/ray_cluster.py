@@ -9,13 +9,14 @@ from typing import Any
 
 from opwright.cluster import worker
 from opwright.cluster.board import Board
-from opwright.cluster.nodes import Node
+from opwright.cluster.nodes import Node, units_at_a_time
 from opwright.cluster.shelf import Shelf
-from opwright.cluster.sweep import Sweep
+from opwright.cluster.sweep import Sweep, Tasks
+from opwright.cluster.warm import warm, warm_tasks
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
 from opwright.sweep.executor import Results, usual_slots
-from opwright.sweep.unit import OnStep, Unit
+from opwright.sweep.unit import Needs, OnStep, Unit
 from opwright.sweep.versions import versions_of
 
 __all__ = ["RayCluster"]
@@ -37,6 +38,7 @@ class RayCluster:
     Args:
         address: as for ``ray.init``: ``"auto"``, ``"host:6379"``. Empty: a cluster is started on this machine.
         jobs: the number of units at a time on that one; by default as many as ``ow.check`` runs.
+        checks: whether kernels will be checked, for which workers are made ready ahead.
 
     Attributes:
         nodes: the machines, as they were found at the start.
@@ -46,7 +48,7 @@ class RayCluster:
         CheckError: Ray is not installed, or there is no cluster at the address.
     """
 
-    def __init__(self, address: str = "", *, jobs: int | None = None) -> None:
+    def __init__(self, address: str = "", *, jobs: int | None = None, checks: bool = True) -> None:
         self._ray = _ray()
         try:
             if address:
@@ -67,6 +69,10 @@ class RayCluster:
                 self._ray.remote(num_cpus=0, max_restarts=-1)(actor).remote() for actor in (Board, Shelf)
             )
             self._task = self._ray.remote(max_retries=0)(worker.do)
+            # CUDA keeps the GPU that a process has used first; the next unit may get another one.
+            self._timed_task = self._ray.remote(max_retries=0, max_calls=1)(worker.do)
+            if checks:
+                self._warm_workers()
             self.nodes = self._find_nodes()
             self.differences = self._find_differences()
         except BaseException:
@@ -84,9 +90,14 @@ class RayCluster:
         """The types of GPUs as Ray names them, such as ``H100``."""
         return sorted({node.gpu_type for node in self.nodes if node.gpu_type})
 
+    def room(self, needs: Needs) -> int:
+        """How many units of a kind run at a time, on all machines."""
+        return max(1, sum(units_at_a_time(needs, self.nodes)))
+
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         """Run units somewhere in the cluster."""
-        sweep = Sweep(self._ray, self._task, self._board, self._shelf, self.nodes, units, on_step)
+        tasks = Tasks(self._task, self._timed_task)
+        sweep = Sweep(self._ray, tasks, self._board, self._shelf, self.nodes, units, on_step)
         try:
             yield from sweep.results()
         finally:
@@ -104,14 +115,26 @@ class RayCluster:
     ) -> None:
         self.stop()
 
-    def _find_nodes(self) -> list[Node]:
-        """Ask every machine for what it is, all at the same time."""
-        asked = []
+    def _warm_workers(self) -> None:
+        """Let workers get ready. Units wait until theirs is; nothing else waits for it."""
         for node in self._ray.nodes():
             if node["Alive"]:
-                on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                options = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": on_it}
-                asked.append((node, self._ray.remote(**options)(worker.machine_here).remote(self._shelf)))
+                for options in warm_tasks(node["Resources"]):
+                    self._on(node, max_retries=0, **options)(warm).remote(self._shelf)
+
+    def _on(self, node: Any, **options: Any) -> Any:
+        """Makes tasks that run on one machine."""
+        on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        return self._ray.remote(scheduling_strategy=on_it, **options)
+
+    def _find_nodes(self) -> list[Node]:
+        """Ask every machine for what it is, all at the same time."""
+        # Its process is no good for units, because it is not warm.
+        asked = [
+            (node, self._on(node, num_cpus=0, max_calls=1)(worker.machine_here).remote(self._shelf))
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
         found = []
         for node, ref in asked:
             host, machine = self._ray.get(ref)

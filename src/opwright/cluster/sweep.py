@@ -7,6 +7,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from opwright.cluster import worker
@@ -14,13 +15,30 @@ from opwright.cluster.attempts import Attempts, Loss, LossKind
 from opwright.cluster.nodes import Node, can_run, options_for
 from opwright.cluster.parcel import Packer
 from opwright.errors import OpwrightError
-from opwright.sweep.unit import Done, OnStep, Unit
+from opwright.sweep.unit import Done, Needs, OnStep, Unit
 
-__all__ = ["Sweep"]
+__all__ = ["Sweep", "Tasks"]
 
 # So many tasks are with Ray at a time for each that can run: one runs, and the next is on its way.
 _AHEAD = 2
 _SECONDS_BETWEEN_READS, _SECONDS_BETWEEN_LOOKS = 0.5, 5.0
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """``worker.do`` as tasks of Ray.
+
+    Attributes:
+        usual: in a process that runs one unit after the other.
+        timed: in a process of its own, for units that use the GPU there.
+    """
+
+    usual: Any
+    timed: Any
+
+    def of(self, needs: Needs) -> Any:
+        """The one for a unit."""
+        return self.timed if needs.gpu and needs.alone else self.usual
 
 
 class Sweep:
@@ -28,14 +46,14 @@ class Sweep:
 
     Args:
         ray: the module.
-        task, board, shelf: ``worker.do`` as a task, and the actors of ``Board`` and ``Shelf``.
+        board, shelf: the actors of ``Board`` and ``Shelf``.
         over: the queue of what is over; a simulation has its own, and its own clock.
     """
 
     def __init__(
         self,
         ray: Any,
-        task: Any,
+        tasks: Tasks,
         board: Any,
         shelf: Any,
         nodes: Sequence[Node],
@@ -45,10 +63,12 @@ class Sweep:
         over: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ray, self._task, self._board, self._shelf = ray, task, board, shelf
+        self._ray, self._tasks, self._board, self._shelf = ray, tasks, board, shelf
         self._nodes, self._units, self._on_step = list(nodes), units, on_step
         self._packer = Packer(ray.put)
         self._attempts: dict[int, Attempts] = {}
+        # All losses of the units of each subject.
+        self._of_subjects: dict[str, Attempts] = {}
         self._running: dict[int, Any] = {}
         self._running_on_gpus = 0
         # The newest note of each unit that has begun.
@@ -88,6 +108,8 @@ class Sweep:
     def _start(self, number: int) -> Done | None:
         """Give a unit to Ray. Returns it if it is over at once."""
         unit, attempts = self._units[number], self._attempts.get(number, Attempts())
+        if (of_all := self._of_subjects.get(unit.needs.subject)) is not None and of_all.has_ended_machines:
+            return Done(number, unit.without_result(of_all.describe(), of_all.remedy()), lost=True)
         if unit.needs.here:
             return Done(number, unit.run(lambda step: self._on_step(unit, step)))
         if not can_run(unit.needs, self._nodes):
@@ -101,7 +123,8 @@ class Sweep:
             return Done(number, unit.without_result(why, "run it on this machine, without --ray"), lost=True)
         options = options_for(unit.needs, self._nodes, attempts.nodes_to_avoid)
         where = worker.Where(number, attempts.number, unit.needs.gpu)
-        ref = self._task.options(**options).remote(parcel, where, self._board, self._shelf, *operators)
+        task = self._tasks.of(unit.needs).options(**options)
+        ref = task.remote(parcel, where, self._board, self._shelf, *operators)
         self._running[number] = ref
         self._running_on_gpus += unit.needs.gpu
         # Called in a thread of Ray's, with the result or the error.
@@ -149,8 +172,12 @@ class Sweep:
         unit = self._units[number]
         self._forget(number)
         attempts = self._attempts.setdefault(number, Attempts())
-        attempts.losses.append(loss)
-        attempts.see_dead_machines(self._alive(default=attempts.nodes_to_avoid))
+        records = [attempts]
+        if unit.needs.subject:
+            records.append(self._of_subjects.setdefault(unit.needs.subject, Attempts()))
+        for record in records:
+            record.losses.append(loss)
+            record.see_dead_machines(self._alive(default=record.nodes_to_avoid))
         if not attempts.is_over:
             self._on_step(unit, str(loss))
             return self._start(number)

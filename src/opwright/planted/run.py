@@ -9,7 +9,8 @@ from pathlib import Path
 from opwright.checks.copies import WITHOUT_SHORTAGE
 from opwright.checks.plan import plan
 from opwright.checks.run import executor_for
-from opwright.checks.unit import BY_MACHINE, LOST, CheckUnit, Settings
+from opwright.checks.unit import CheckUnit
+from opwright.checks.verdict import BY_MACHINE, LOST, Settings
 from opwright.machine import Machine
 from opwright.planted.catalogue import FILES, Row, rows
 from opwright.results import Planted, SelfTest, Status, Verdict

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from opwright.machine import Machine, this_machine
 from opwright.sweep.journal import Journal
-from opwright.sweep.unit import Done, OnStep, Unit, no_step
+from opwright.sweep.unit import Done, Needs, OnStep, Unit, no_step
 
 __all__ = ["Executor", "Here", "Results", "run_units", "usual_slots"]
 
@@ -33,6 +33,11 @@ class Executor(Protocol):
     @property
     def gpu_types(self) -> Sequence[str]:
         """The types of GPUs, by the names that ``Needs.gpu_type`` takes; empty if units cannot choose."""
+        ...
+
+    def room(self, needs: Needs) -> int:
+        """How many such units run at a time on machines that share nothing, so that it pays to cut work into units of
+        equal length; 1 if it does not."""
         ...
 
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
@@ -67,6 +72,9 @@ class Here:
     @property
     def gpu_types(self) -> Sequence[str]:
         return ()
+
+    def room(self, needs: Needs) -> int:
+        return 1  # the processes of one kernel use several cores
 
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         together = [i for i, unit in enumerate(units) if not unit.needs.alone]

@@ -67,6 +67,15 @@ class Journal:
         self.taken += len(found)
         return found
 
+    def holds(self, unit: Unit[Any]) -> bool:
+        """Whether a unit was finished, and not taken up so far."""
+        return unit.key in self._results
+
+    def forget(self, units: Sequence[Unit[Any]]) -> None:
+        """Leave units out that are parts of one whose result is taken up."""
+        for unit in units:
+            self._results.pop(unit.key, None)
+
     @property
     def left(self) -> int:
         """How many results of the file are not taken up: of other versions, sources or settings."""

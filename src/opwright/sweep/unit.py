@@ -22,12 +22,14 @@ class Needs:
         gpu: one GPU; else one processor.
         gpu_type: only a GPU of this type, by the name that the executor lists; empty for any.
         alone: nothing else runs on that GPU meanwhile; without ``gpu``, nothing else on that machine. For times.
+        subject: of which several units are parts. If machines die under one of them, none of them runs on others.
     """
 
     here: bool = False
     gpu: bool = False
     gpu_type: str = ""
     alone: bool = False
+    subject: str = ""
 
 
 class Unit(Protocol[Result]):

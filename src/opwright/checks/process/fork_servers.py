@@ -17,7 +17,7 @@ from opwright.checks.process.starting import forget_ahead, started
 from opwright.checks.relatives import let_go_on
 from opwright.errors import CheckError
 
-__all__ = ["ForkServer", "ServerEndedError", "alone", "beside_others", "end_workers", "kill"]
+__all__ = ["ForkServer", "ServerEndedError", "alone", "beside_others", "end_workers", "kill", "warm_up"]
 
 
 class ServerEndedError(CheckError):
@@ -120,6 +120,7 @@ class ForkServer:
             self._process.kill()
 
 
+_SECONDS_TO_WARM_UP = 60.0
 _lock = threading.Lock()
 _servers: dict[bool, ForkServer] = {}
 _lone_servers: set[ForkServer] = set()
@@ -175,6 +176,16 @@ def beside_others(*, interpret: bool) -> Iterator[ForkServer]:
             if server is None or not server.alive:
                 server = _servers[interpret] = ForkServer(interpret=interpret)
         yield server
+
+
+def warm_up() -> None:
+    """Wait until the fork server of this process is ready, and its GPU was used once."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        with beside_others(interpret=False) as server:
+            server.wait(server.fork(Role.WARM, [], nowhere), _SECONDS_TO_WARM_UP)
+    finally:
+        os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -40,7 +40,8 @@ _MOST_FILES = 200
 # Seconds after which the server looks after its parent.
 _LOOK_AFTER_PARENT = 1.0
 _OWN_IMPORTS = ("opwright.checks.process.judge", "opwright.checks.process.kernel_process",
-                "opwright.checks.process.rank_process", "opwright.checks.process.ahead", "platformdirs")  # fmt: skip
+                "opwright.checks.process.rank_process", "opwright.checks.process.ahead",
+                "opwright.checks.process.warm", "platformdirs")  # fmt: skip
 
 
 class Role(StrEnum):
@@ -50,6 +51,7 @@ class Role(StrEnum):
     KERNEL = "kernel"
     RANK = "rank"
     AHEAD = "ahead"
+    WARM = "warm"
 
 
 def import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
@@ -185,7 +187,7 @@ def _send(requests: socket.socket, message: dict[str, int]) -> None:
 
 def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
     """Turn the forked copy into a worker. Never returns."""
-    from opwright.checks.process import ahead, judge, kernel_process, rank_process
+    from opwright.checks.process import ahead, judge, kernel_process, rank_process, warm
 
     code = 1
     try:
@@ -205,6 +207,8 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
             rank_process.main(*connections)
         elif role is Role.AHEAD:
             ahead.main(*connections)
+        elif role is Role.WARM:
+            warm.main()
         else:
             kernel_process.main(*connections)
         code = 0

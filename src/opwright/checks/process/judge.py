@@ -202,6 +202,8 @@ def _results(
         except CheckError as error:  # op.samples, which yielded calls in the parent, need not yield them here
             yield NotChecked("inputs", error.message)
             return
+        if job.share is not None:
+            context.own_cases = frozenset(job.share.of(context.cases))
         yield from unchecked
         yield from _run_checks(context, calls, job, second)
 

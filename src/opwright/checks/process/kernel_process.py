@@ -148,7 +148,7 @@ class _Server:
             lambda check, case, at="": _send(link, Doing(check, case, at=at)),
             lambda finding: _send(link, Suspected(finding)),
             reproduce=job.reproduce,
-            selected=job.checks,
+            selected=job.asked,
             shrinks=not job.case,
             timeout=job.timeout,
         )

@@ -18,6 +18,7 @@ from io import BufferedIOBase
 from typing import Any
 
 from opwright.checks.context import KERNEL
+from opwright.checks.share import Share
 from opwright.results import Finding, NotChecked
 from opwright.results.json_form import from_json, to_json
 from opwright.runtime.targets import ImportPath
@@ -57,7 +58,8 @@ class Job:
     Attributes:
         fingerprint: the operator's fingerprint; its module may define another version by now.
         case: only this case, if any.
-        checks: only these, if any.
+        checks: only these, if any; and those that were ``asked`` for, of which these may be a part.
+        share: the cases that checks of every case examine, if not all.
         reproduce: the command that repeats a failure, with the placeholders ``{check}`` and ``{case}``.
         environment: variables that the worker sets.
         ranks: the number of processes in the group of an operator that communicates; 0 if there are none, which
@@ -77,6 +79,8 @@ class Job:
     pickle: bytes = b""
     case: str = ""
     checks: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    share: Share | None = None
     reproduce: str = ""
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))

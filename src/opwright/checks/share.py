@@ -1,0 +1,24 @@
+"""A share of a kernel's cases, for one of several processes that examine them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+__all__ = ["Share"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share ``number`` of ``count``, from 0. Shares follow each other, and differ by one case at most."""
+
+    number: int
+    count: int
+
+    def of(self, cases: Sequence[T]) -> Sequence[T]:
+        """The cases that belong to it."""
+        first, end = (len(cases) * n // self.count for n in (self.number, self.number + 1))
+        return cases[first:end]
