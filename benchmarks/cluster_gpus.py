@@ -1,7 +1,11 @@
-"""A sweep on a local cluster with one GPU and with all: how much faster it is, and that the verdicts are equal.
+"""A sweep on a local cluster with one worker and with several: how much faster it is, and that the verdicts are equal.
 
-``python benchmarks/cluster_gpus.py FILE [MODULE...]`` needs Ray and several GPUs. Each round is a process of its own,
-which sees only so many GPUs; a first one, which is not counted, fills the cache of artifacts.
+``python benchmarks/cluster_gpus.py FILE [MODULE...]`` needs Ray and several GPUs, and uses one and all of them;
+``--cpu 2`` uses processes on a CPU instead. Each round is a process of its own, which sees only so many GPUs. A first
+one, which is not counted, fills the cache of artifacts; a second one, with all workers, notes how long kernels take.
+
+``seconds`` are those of the check. ``start_s`` are those from the start of the cluster, and of its workers, until the
+check begins to give out units; a first check has waited until all workers are warm.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -35,54 +40,85 @@ def main() -> None:
     options.add_argument("file", type=Path)
     options.add_argument("modules", nargs="*", default=_MODULES)
     options.add_argument("--rounds", type=int, default=2)
+    options.add_argument("--cpu", type=int, default=0, help="so many processes on a CPU, in place of GPUs")
     options.add_argument("--sweep", type=int, help=argparse.SUPPRESS)
     chosen = options.parse_args()
     if chosen.sweep:
-        print(json.dumps(_sweep(chosen.modules, chosen.sweep)))
+        print(json.dumps(_sweep(chosen.modules, chosen.sweep, "cpu" if chosen.cpu else "cuda")))
         return
-    count = torch.cuda.device_count()
+    count = chosen.cpu or torch.cuda.device_count()
+    _round(chosen, 1)
     _round(chosen, count)
     one, every = "one", "all"
     rounds = [{one: _round(chosen, 1), every: _round(chosen, count)} for _ in range(chosen.rounds)]
     verdicts = [sweep.pop("verdicts") for both in rounds for sweep in both.values()]
     ratios = [both[one]["seconds"] / both[every]["seconds"] for both in rounds]
+    differ = [_differences(verdicts[0], each) for each in verdicts[1:]]
     record = {
         "machine": this_machine().to_json(),
         "ray": ray.__version__,
         "modules": list(chosen.modules),
-        "gpus": count,
+        "workers": count,
         "rounds": rounds,
         "ratios": ratios,
         "ratio": statistics.median(ratios),
-        "verdicts_are_equal": all(each == verdicts[0] for each in verdicts),
-        "verdicts": verdicts[0],
+        "verdicts_are_equal": not any(differ),
+        "differences": differ,
+        "statuses": {kernel: verdict["status"] for kernel, verdict in verdicts[0].items()},
     }
     records.write(chosen.file, record)
-    print(f"{len(verdicts[0])} kernels; on {count} GPUs {record['ratio']:.2f} times as fast as on one;", end=" ")
-    print("verdicts are equal" if record["verdicts_are_equal"] else "VERDICTS DIFFER")
-    for each in verdicts[1:]:
-        for kernel in sorted(k for k in each if each[k] != verdicts[0].get(k)):
-            print(f"  {kernel}: {verdicts[0].get(kernel)}, {each[kernel]}")
+    print(f"{len(verdicts[0])} kernels; {count} workers are {record['ratio']:.2f} times as fast as one;", end=" ")
+    print("verdicts are equal" if record["verdicts_are_equal"] else f"VERDICTS DIFFER: {differ}")
 
 
-def _round(chosen: argparse.Namespace, gpus: int) -> dict[str, Any]:
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus)))}
-    command = [sys.executable, __file__, str(chosen.file), *chosen.modules, "--sweep", str(gpus)]
+def _round(chosen: argparse.Namespace, workers: int) -> dict[str, Any]:
+    visible = {} if chosen.cpu else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(workers)))}
+    command = [sys.executable, __file__, str(chosen.file), *chosen.modules, "--sweep", str(workers)]
+    command += ["--cpu", str(chosen.cpu)] if chosen.cpu else []
     done = subprocess.run(command, env=os.environ | visible, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(f"  {workers}: {result['seconds']:.1f} s, {result['units']} units", flush=True)
     return result
 
 
-def _sweep(modules: list[str], gpus: int) -> dict[str, Any]:
-    """One check of all kernels. Workers have checked some before the time is taken, and so have imported torch."""
-    with RayCluster(jobs=gpus) as cluster:
-        ow.check(*_FIRST, device="cuda", checks=["values"], executor=cluster)
+def _sweep(modules: list[str], workers: int, device: str) -> dict[str, Any]:
+    """One check of all kernels, with workers that are warm."""
+    steps: list[str] = []
+    began = time.perf_counter()
+    with RayCluster(jobs=workers) as cluster:
+        ow.check(*_FIRST, device=device, level="smoke", executor=cluster)
         started = time.perf_counter()
-        report = ow.check(*modules, device="cuda", executor=cluster)
+        report = ow.check(*modules, device=device, executor=cluster, progress=lambda task, what: steps.append(what))
         seconds = time.perf_counter() - started
-    of_units = {f"{v.op} {v.kernel}": v.seconds for v in report}
-    verdicts = {f"{v.op} {v.kernel}": f"{v.status}: {v.reason}" if v.reason else str(v.status) for v in report}
-    return {"seconds": seconds, "seconds_of_units": of_units, "verdicts": dict(sorted(verdicts.items()))}
+    return {
+        "seconds": seconds,
+        "load": os.getloadavg(),
+        "start_s": started - began,
+        "units": steps.count("waits for a machine"),
+        "seconds_of_kernels": {f"{v.op} {v.kernel}": v.seconds for v in report},
+        "verdicts": {f"{v['op']} {v['kernel']} {v['device']}": v for v in _without_measurements(report)},
+    }
+
+
+def _without_measurements(report: ow.CheckReport) -> list[dict[str, Any]]:
+    """The verdicts without times, numbers of calls that follow from times, and measured memory."""
+    record = json.loads(re.sub(r'"\d+ calls( in each)?"', '"calls"', json.dumps(report.to_json()["verdicts"])))
+    for verdict in record:
+        verdict["seconds"] = verdict["step_seconds"] = None
+        for finding in verdict["findings"]:
+            if finding["peak_memory"]:
+                finding["message"], finding["peak_memory"] = "", None
+    return list(record)
+
+
+def _differences(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Each part of a verdict that differs."""
+    return [
+        f"{kernel}: {part}: {of.get(part)!s:.500} | {other.get(kernel, {}).get(part)!s:.500}"
+        for kernel, of in first.items()
+        for part in of
+        if of.get(part) != other.get(kernel, {}).get(part)
+    ]
 
 
 if __name__ == "__main__":

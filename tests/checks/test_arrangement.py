@@ -79,7 +79,7 @@ def test_of_equal_kernels_of_unknown_length_the_last_ones_are_cut():
     found = pieces([None] * 14, 4)
     whole = [piece for piece in found if isinstance(piece.unit, CheckUnit)]
     assert 8 <= len(whole) < 14
-    ideal = sum(arrangement._USUAL.values()) * 14 / 4
+    ideal = sum(arrangement.USUAL.values()) * 14 / 4
     assert end(found, 4) < 1.12 * ideal
 
 

@@ -383,4 +383,26 @@ def test_without_enough_gpus_it_is_not_checked_and_says_why(monkeypatch):
     task = Task(communication.gather_matmul, "in a ring", "cuda")
     machine = unit.this_machine()
     monkeypatch.setattr(unit, "this_machine", lambda: machine)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert unit.ranks_of(task, settings) == {"why_no_ranks": "2 ranks need 2 GPUs, and this machine has 0"}
+    # A cluster has given these to this unit, whatever was known before.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert unit.ranks_of(task, settings) == {"why_no_ranks": "2 ranks need 2 GPUs, and this machine has 1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert unit.ranks_of(task, settings) == {"ranks": 2}
+
+
+def test_in_a_cluster_only_what_runs_ranks_needs_several_gpus():
+    from opwright.checks.plan import Task
+    from opwright.checks.slices import slices_of
+    from opwright.checks.unit import CheckUnit
+    from opwright.checks.verdict import Settings
+
+    def needs(device, **settings):
+        unit = CheckUnit.of(Task(communication.gather_matmul, "in a ring", device), Settings(**settings))
+        return unit.needs.gpus, [one.needs.gpus for one in slices_of(unit)]
+
+    assert needs("cuda") == (2, [1, 1, 1, 2])
+    assert needs("cuda", ranks=4) == (4, [1, 1, 1, 4])
+    assert needs("cuda", checks=("values", "opcheck")) == (1, [1, 1, 1])
+    assert needs("cpu", ranks=4) == (1, [1, 1, 1, 1])

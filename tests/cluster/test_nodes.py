@@ -29,6 +29,9 @@ ALL = [CPUS, MORE_CPUS, H100, A100]
         (Needs(gpu=True, alone=True), {"num_cpus": 12, "num_gpus": 1}),
         (Needs(gpu=True, gpu_type="H100"),
          {"num_cpus": 1, "num_gpus": 1, "resources": {"accelerator_type:H100": 0.001}}),
+        (Needs(gpu=True, gpus=8), {"num_cpus": 1, "num_gpus": 8}),
+        # No machine has so many: it says so itself, with one.
+        (Needs(gpu=True, gpus=16), {"num_cpus": 1, "num_gpus": 1}),
         # All processors of the largest machine, so that nothing runs beside it there.
         (Needs(alone=True), {"num_cpus": 96, "num_gpus": 0}),
     ],
@@ -49,12 +52,15 @@ def test_a_unit_for_which_there_is_no_machine():
     assert not can_run(Needs(gpu=True), [CPUS, MORE_CPUS])
     assert not can_run(Needs(gpu=True, gpu_type="B200"), ALL)
     assert can_run(Needs(gpu=True, gpu_type="A100"), ALL)
+    assert can_run(Needs(gpu=True, gpus=8), ALL)
+    assert not can_run(Needs(gpu=True, gpus=9), ALL)
 
 
 def test_units_at_a_time_are_those_of_all_machines():
     assert units_at_a_time(Needs(), ALL) == [16, 64, 96, 48]
     assert units_at_a_time(Needs(gpu=True), ALL) == [0, 0, 8, 4]
     assert units_at_a_time(Needs(gpu=True, gpu_type="A100"), ALL) == [0, 0, 0, 4]
+    assert units_at_a_time(Needs(gpu=True, gpus=3), ALL) == [0, 0, 2, 1]
 
 
 def test_a_worker_for_each_gpu_is_made_ready_or_a_few_on_cpus():

@@ -17,12 +17,12 @@ from opwright.checks.table import SLICES
 from opwright.checks.unit import CheckUnit
 from opwright.results import Verdict
 
-__all__ = ["Held", "Piece", "arranged", "name_of", "seconds_by_slice"]
+__all__ = ["START", "USUAL", "Held", "Piece", "arranged", "name_of", "seconds_by_slice"]
 
 # What each slice takes besides its checks: processes, imports, the kernel, the cases.
 START = "start"
 # Of a kernel that was never checked: what others of a gallery took, in seconds.
-_USUAL = {START: 1.5, "values": 4.0, "memory": 1.0, "derivatives": 1.5}
+USUAL = {START: 1.5, "values": 4.0, "memory": 1.0, "derivatives": 1.5}
 # Only so much shorter a sweep is worth the cutting of another kernel.
 _WORTH = 0.99
 
@@ -62,13 +62,13 @@ def arranged(
         room: how many units of a kind run at a time; 1 if they are not to be cut.
         held: what there is of a kernel already, from an earlier run.
     """
-    kinds: dict[tuple[bool, str, int], list[int]] = {}
+    kinds: dict[tuple[bool, int], list[int]] = {}
     for number, unit in enumerate(units):
-        kinds.setdefault((unit.needs.gpu, unit.needs.gpu_type, room(unit)), []).append(number)
+        kinds.setdefault((unit.needs.gpu, room(unit)), []).append(number)
     seconds = _estimates(units, known)
     kernels = [_Kernel(n, unit, seconds[n], held(unit)) for n, unit in enumerate(units)]
     found: list[Piece] = []
-    for (_, _, slots), numbers in kinds.items():
+    for (_, slots), numbers in kinds.items():
         if slots == 1:
             found += [piece for n in numbers for piece in kernels[n].pieces(cut=False)]
         else:
@@ -155,7 +155,7 @@ def seconds_by_slice(verdict: Verdict) -> dict[str, float]:
 def _estimates(units: Sequence[CheckUnit], known: Mapping[str, Mapping[str, float]]) -> list[Mapping[str, float]]:
     """For each unit what it took before; else what others of its operator took, or others at all."""
     of_units = [known.get(name_of(unit)) for unit in units]
-    complete = [parts if parts is not None and parts.keys() >= _USUAL.keys() else None for parts in of_units]
+    complete = [parts if parts is not None and parts.keys() >= USUAL.keys() else None for parts in of_units]
     of_operators: dict[str, list[Mapping[str, float]]] = {}
     for unit, parts in zip(units, complete, strict=True):
         if parts is not None:
@@ -168,4 +168,4 @@ def _estimates(units: Sequence[CheckUnit], known: Mapping[str, Mapping[str, floa
 
 
 def _middle(lengths: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    return {part: statistics.median(of[part] for of in lengths) for part in _USUAL} if lengths else _USUAL
+    return {part: statistics.median(of[part] for of in lengths) for part in USUAL} if lengths else USUAL

@@ -56,7 +56,7 @@ class SliceUnit:
 
     @property
     def needs(self) -> Needs:
-        return dataclasses.replace(self.whole.needs, subject=self.whole.name)
+        return dataclasses.replace(self.whole.needs_for(self.checks), subject=self.whole.name)
 
     def run(self, on_step: Callable[[str], None]) -> Part:
         return examine(self.whole, on_step, self.checks, self.share)

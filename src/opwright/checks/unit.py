@@ -75,7 +75,17 @@ class CheckUnit:
 
     @property
     def needs(self) -> Needs:
-        return Needs(here=self.task.refused is not None, gpu=self.task.device == "cuda")
+        return self.needs_for(self.settings.checks)
+
+    def needs_for(self, checks: Sequence[str]) -> Needs:
+        """What some checks need: those of ranks, a GPU for each."""
+        settings = dataclasses.replace(self.settings, checks=tuple(checks))
+        on_gpu = self.task.device == "cuda"
+        return Needs(
+            here=self.task.refused is not None,
+            gpu=on_gpu,
+            gpus=max(1, _count_of_ranks(self.task, settings)) if on_gpu else 1,
+        )
 
     @property
     def kind(self) -> type[Verdict]:
@@ -235,16 +245,27 @@ def _cores() -> int:
 _USUAL_RANKS = 2
 
 
-def ranks_of(task: Task, settings: Settings) -> dict[str, Any]:
-    """How many ranks check an operator on this machine: one that communicates, or any if ranks are asked for."""
+def _count_of_ranks(task: Task, settings: Settings) -> int:
+    """How many ranks check an operator: one that communicates, or any if ranks are asked for; 0 for none."""
     communicates = bool(task.op.contract.signature.groups)
     needed_by = {ranks.NAME, ranks.GRADIENTS} if communicates else {sharded.NAME}
     if not (communicates or settings.ranks) or (settings.checks and not needed_by & set(settings.checks)):
-        return {}
-    count, gpus = settings.ranks or _USUAL_RANKS, len(this_machine().gpus)
+        return 0
+    return settings.ranks or _USUAL_RANKS
+
+
+def ranks_of(task: Task, settings: Settings) -> dict[str, Any]:
+    """How many ranks check an operator on this machine, or why there are none."""
+    count, gpus = _count_of_ranks(task, settings), _count_of_gpus()
     if task.device == "cuda" and gpus < count:
         return {"why_no_ranks": f"{count} ranks need {count} GPUs, and this machine has {gpus}"}
-    return {"ranks": count}
+    return {"ranks": count} if count else {}
+
+
+def _count_of_gpus() -> int:
+    """Those that this unit may use: a cluster gives others to each, and what is known of the machine is older."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(this_machine().gpus) if visible is None else len([name for name in visible.split(",") if name])
 
 
 def _environment(task: Task) -> dict[str, str]:

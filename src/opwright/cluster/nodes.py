@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Node:
 
 
 def can_run(needs: Needs, nodes: Sequence[Node]) -> bool:
-    """Whether there is a machine for a unit."""
+    """Whether there is a machine for a unit, with as many GPUs as it asks for."""
     return any(_suits(node, needs) for node in nodes)
 
 
@@ -49,7 +50,9 @@ def options_for(needs: Needs, nodes: Sequence[Node], avoid: Set[str]) -> dict[st
     Args:
         avoid: names of nodes on which the unit was lost before. They are taken again if there is no other.
     """
-    options: dict[str, Any] = {"num_cpus": _cpus(needs, nodes), "num_gpus": int(needs.gpu)}
+    if not can_run(needs, nodes):
+        needs = dataclasses.replace(needs, gpus=1)
+    options: dict[str, Any] = {"num_cpus": _cpus(needs, nodes), "num_gpus": needs.gpus if needs.gpu else 0}
     if needs.gpu_type:
         options["resources"] = {f"{_TYPE}{needs.gpu_type}": 0.001}
     suited = [node for node in nodes if _suits(node, needs)]
@@ -60,11 +63,11 @@ def options_for(needs: Needs, nodes: Sequence[Node], avoid: Set[str]) -> dict[st
 
 def units_at_a_time(needs: Needs, nodes: Sequence[Node]) -> list[int]:
     """How many units each machine runs at a time that need not be alone."""
-    return [(node.gpus if needs.gpu else node.cpus) if _suits(node, needs) else 0 for node in nodes]
+    return [(node.gpus // needs.gpus if needs.gpu else node.cpus) if _suits(node, needs) else 0 for node in nodes]
 
 
 def _suits(node: Node, needs: Needs) -> bool:
-    has_it = node.gpus > 0 if needs.gpu else node.cpus > 0
+    has_it = node.gpus >= needs.gpus if needs.gpu else node.cpus > 0
     return has_it and needs.gpu_type in ("", node.gpu_type)
 
 

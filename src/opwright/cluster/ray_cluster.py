@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Sequence
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Any
 
 from opwright.cluster import worker
 from opwright.cluster.board import Board
-from opwright.cluster.nodes import Node, units_at_a_time
+from opwright.cluster.nodes import Node, can_run, units_at_a_time
 from opwright.cluster.shelf import Shelf
 from opwright.cluster.sweep import Sweep, Tasks
 from opwright.cluster.warm import warm, warm_tasks
@@ -92,6 +93,8 @@ class RayCluster:
 
     def room(self, needs: Needs) -> int:
         """How many units of a kind run at a time, on all machines."""
+        if not can_run(needs, self.nodes):
+            needs = dataclasses.replace(needs, gpus=1)
         return max(1, sum(units_at_a_time(needs, self.nodes)))
 
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:

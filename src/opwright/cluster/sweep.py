@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import time
 from collections import deque
@@ -112,7 +113,7 @@ class Sweep:
             return Done(number, unit.without_result(of_all.describe(), of_all.remedy()), lost=True)
         if unit.needs.here:
             return Done(number, unit.run(lambda step: self._on_step(unit, step)))
-        if not can_run(unit.needs, self._nodes):
+        if not can_run(dataclasses.replace(unit.needs, gpus=1), self._nodes):
             what = f"a GPU {unit.needs.gpu_type}".rstrip() if unit.needs.gpu else "a processor for tasks"
             why = f"no machine of the cluster has {what}"
             return Done(number, unit.without_result(why, "add one, or choose another --device"), lost=True)

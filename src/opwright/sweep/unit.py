@@ -19,7 +19,8 @@ class Needs:
 
     Attributes:
         here: nothing; it is run where the sweep was planned.
-        gpu: one GPU; else one processor.
+        gpu: one GPU, or several of one machine; else one processor.
+        gpus: how many. Where no machine has so many, it gets one.
         gpu_type: only a GPU of this type, by the name that the executor lists; empty for any.
         alone: nothing else runs on that GPU meanwhile; without ``gpu``, nothing else on that machine. For times.
         subject: of which several units are parts. If machines die under one of them, none of them runs on others.
@@ -27,6 +28,7 @@ class Needs:
 
     here: bool = False
     gpu: bool = False
+    gpus: int = 1
     gpu_type: str = ""
     alone: bool = False
     subject: str = ""
