@@ -192,8 +192,10 @@ def _parent(process: Path) -> int:
 
 
 def _finished(journal: Path) -> int:
+    """How many results there are to take up: not slices of a kernel whose verdict is there."""
     lines = journal.read_text().splitlines() if journal.exists() else []
-    return sum('"result"' in line and line.endswith("}") for line in lines)
+    units = {json.loads(line)["unit"] for line in lines if '"result"' in line and line.endswith("}")}
+    return sum(unit.rpartition(": ")[0] not in units for unit in units)
 
 
 def _taken_up(folder: Path) -> int:

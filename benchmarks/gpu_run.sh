@@ -2,7 +2,7 @@
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
-# the folder CUDA_CORPUS), ports, ports_tests and ports_checks (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray),
+# the folder CUDA_CORPUS), ports, ports_tests and ports_checks (of those in PORTS), many and tensor (all GPUs), cluster (all GPUs, with Ray),
 # selftest, offsets, check_times (of OPERATORS), npbench (of the checkout NPBENCH). Each has its own time limit. BEFORE names a checkout of an earlier
 # version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
@@ -96,8 +96,12 @@ many() {
   timeout 500 python3 -W ignore benchmarks/many_gpus.py "$out/many-gpus.json" --jobs 6 > "$out/many-gpus.log" 2>&1
   grep -E 'operator=|kernel=|Error' "$out/many-gpus.log" | cut -c1-250
 }
+tensor() {
+  timeout 550 python3 -W ignore benchmarks/tensor_parallel.py "$out/tensor-parallel.json" > "$out/tensor.log" 2>&1
+  grep -E 'model=|Error' "$out/tensor.log" | cut -c1-300
+}
 cluster() {
-  timeout 400 python3 -W ignore benchmarks/cluster_gpus.py "$out/cluster-gpus.json" ${CLUSTER:-} --rounds "${ROUNDS:-2}" > "$out/cluster.log" 2>&1
+  timeout 590 python3 -W ignore benchmarks/cluster_gpus.py "$out/cluster-gpus.json" ${CLUSTER:-} --rounds "${ROUNDS:-2}" > "$out/cluster.log" 2>&1
   tail -5 "$out/cluster.log" | cut -c1-300
 }
 selftest() {

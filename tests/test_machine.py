@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from opwright import machine as machine_module
-from opwright.machine import Gpu, this_machine
+from opwright.machine import Gpu, own_cores, this_machine
 
 
 def fresh_machine() -> machine_module.Machine:
@@ -126,3 +126,12 @@ def test_a_compiler_is_asked_again_only_when_it_has_changed(monkeypatch: pytest.
             found: Any = fresh_machine().cxx
             assert found.version == version
         assert len(asked.read_text().split()) == times
+
+
+def test_a_process_uses_the_cores_that_a_cluster_has_given_and_no_more_than_it_has(monkeypatch):
+    monkeypatch.setattr("opwright.machine._cores", lambda: 8)
+    monkeypatch.delenv("OPWRIGHT_CORES", raising=False)
+    assert own_cores() == 8
+    for given, used in (("1", 1), ("3", 3), ("64", 8), ("0", 8), ("many", 8)):
+        monkeypatch.setenv("OPWRIGHT_CORES", given)
+        assert own_cores() == used

@@ -20,7 +20,10 @@ from typing import Any
 
 from opwright.processor import processor
 
-__all__ = ["Compiler", "Gpu", "Machine", "ask_compilers", "cache_dir", "this_machine"]
+__all__ = ["CORES", "Compiler", "Gpu", "Machine", "ask_compilers", "cache_dir", "own_cores", "this_machine"]
+
+# The variable with the number of cores that a cluster has given to a process, which runs others beside it.
+CORES = "OPWRIGHT_CORES"
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,16 @@ class Machine:
         return record
 
 
+def own_cores() -> int:
+    """Those that this process may keep busy: all that the system lets it use, or the fewer that a cluster has given."""
+    given = os.environ.get(CORES, "")
+    return min(_cores(), int(given)) if given.isdecimal() and int(given) else _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @functools.cache
 def this_machine() -> Machine:
     """Detect the machine, once per process. Imports torch."""
@@ -99,7 +112,7 @@ def this_machine() -> Machine:
         python=platform.python_version(),
         cpu=cpu.name,
         cpu_flags=cpu.flags,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=_cores(),
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
         gpus=_gpus(),

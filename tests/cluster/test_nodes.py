@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opwright.cluster.nodes import Node, can_run, options_for, units_at_a_time
+from opwright.cluster.nodes import Node, can_run, cores_for, options_for, units_at_a_time
 from opwright.cluster.warm import warm_tasks
 from opwright.machine import this_machine
 from opwright.sweep.unit import Needs
@@ -61,6 +61,12 @@ def test_units_at_a_time_are_those_of_all_machines():
     assert units_at_a_time(Needs(gpu=True), ALL) == [0, 0, 8, 4]
     assert units_at_a_time(Needs(gpu=True, gpu_type="A100"), ALL) == [0, 0, 0, 4]
     assert units_at_a_time(Needs(gpu=True, gpus=3), ALL) == [0, 0, 2, 1]
+
+
+def test_a_unit_uses_one_core_or_those_of_its_gpu():
+    assert cores_for(Needs(), ALL) == 1
+    assert cores_for(Needs(gpu=True), [CPUS, H100]) == 12
+    assert cores_for(Needs(gpu=True), [node("few", 2, 4)]) == 1
 
 
 def test_a_worker_for_each_gpu_is_made_ready_or_a_few_on_cpus():

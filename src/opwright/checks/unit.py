@@ -32,7 +32,7 @@ from opwright.checks.share import Share
 from opwright.checks.table import CHECKS, OF_REGISTRATION
 from opwright.checks.verdict import AT_END, Part, Settings, lost, verdict_of
 from opwright.contract.fingerprint import digest
-from opwright.machine import this_machine
+from opwright.machine import own_cores, this_machine
 from opwright.results import Finding, NotChecked, Status, Verdict
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
@@ -226,7 +226,7 @@ def _compiles_ahead(task: Task, settings: Settings) -> bool:
     """Whether a kernel is compiled for each size, and this machine has a core to do so while others run."""
     kernel = task.op.kernels.get(task.kernel)
     is_one_case = bool(settings.case) or settings.level == "smoke"
-    return task.simulate and kernel is not None and kernel.compiles_for_sizes and not is_one_case and _cores() > 1
+    return task.simulate and kernel is not None and kernel.compiles_for_sizes and not is_one_case and own_cores() > 1
 
 
 def _has_second(settings: Settings, ranks: Mapping[str, Any]) -> bool:
@@ -234,11 +234,7 @@ def _has_second(settings: Settings, ranks: Mapping[str, Any]) -> bool:
     chosen = set(settings.checks or CHECKS)
     is_short = bool(settings.case) or settings.level == "smoke"
     both = chosen & OF_REGISTRATION and chosen - OF_REGISTRATION
-    return bool(both) and not is_short and "ranks" not in ranks and _cores() >= 2 * len(_running)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return bool(both) and not is_short and "ranks" not in ranks and own_cores() >= 2 * len(_running)
 
 
 # The ranks of an operator that communicates, if no number is given: the fewest of which each has another one.

@@ -10,7 +10,7 @@ from typing import Any
 from opwright.machine import Machine
 from opwright.sweep.unit import Needs
 
-__all__ = ["Node", "can_run", "options_for", "units_at_a_time"]
+__all__ = ["Node", "can_run", "cores_for", "options_for", "units_at_a_time"]
 
 _TYPE = "accelerator_type:"
 
@@ -59,6 +59,12 @@ def options_for(needs: Needs, nodes: Sequence[Node], avoid: Set[str]) -> dict[st
     if avoid and any(node.id not in avoid for node in suited):
         options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(avoid))})"}
     return options
+
+
+def cores_for(needs: Needs, nodes: Sequence[Node]) -> int:
+    """The cores that a unit may use while others run on the same machine: one, or those of its GPU."""
+    shares = [node.cpus // node.gpus for node in nodes if _suits(node, needs)] if needs.gpu else []
+    return max(1, min(shares, default=1))
 
 
 def units_at_a_time(needs: Needs, nodes: Sequence[Node]) -> list[int]:

@@ -20,7 +20,7 @@ __all__ = ["Packer", "Parcel", "unpack"]
 
 
 # Variables about one machine: each has its own cache folder.
-_OF_A_MACHINE = ("OPWRIGHT_CACHE_DIR", "OPWRIGHT_SUPPLIER")
+_OF_A_MACHINE = ("OPWRIGHT_CACHE_DIR", "OPWRIGHT_SUPPLIER", "OPWRIGHT_CORES")
 
 
 @dataclass(frozen=True)

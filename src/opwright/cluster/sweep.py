@@ -13,7 +13,7 @@ from typing import Any
 
 from opwright.cluster import worker
 from opwright.cluster.attempts import Attempts, Loss, LossKind
-from opwright.cluster.nodes import Node, can_run, options_for
+from opwright.cluster.nodes import Node, can_run, cores_for, options_for
 from opwright.cluster.parcel import Packer
 from opwright.errors import OpwrightError
 from opwright.sweep.unit import Done, Needs, OnStep, Unit
@@ -123,7 +123,7 @@ class Sweep:
             why = f"it cannot be sent to the cluster: {type(error).__name__}: {error}"
             return Done(number, unit.without_result(why, "run it on this machine, without --ray"), lost=True)
         options = options_for(unit.needs, self._nodes, attempts.nodes_to_avoid)
-        where = worker.Where(number, attempts.number, unit.needs.gpu)
+        where = worker.Where(number, attempts.number, unit.needs.gpu, cores_for(unit.needs, self._nodes))
         task = self._tasks.of(unit.needs).options(**options)
         ref = task.remote(parcel, where, self._board, self._shelf, *operators)
         self._running[number] = ref

@@ -15,7 +15,7 @@ from opwright.cluster.artifacts import serve_artifacts
 from opwright.cluster.operators import SentOperator
 from opwright.cluster.parcel import Parcel, unpack
 from opwright.errors import CacheError
-from opwright.machine import Machine, this_machine
+from opwright.machine import CORES, Machine, this_machine
 from opwright.results import BenchReport, Verdict
 
 __all__ = ["Note", "UnfitMachine", "Where", "do", "machine_here"]
@@ -44,11 +44,13 @@ class Where:
 
     Attributes:
         needs_gpu: whether Ray has given it a GPU.
+        cores: its share of the machine's.
     """
 
     number: int
     attempt: int
     needs_gpu: bool
+    cores: int = 1
 
 
 def do(parcel: Parcel, where: Where, board: Any, shelf: Any, *operators: SentOperator) -> Any:
@@ -65,6 +67,7 @@ def do(parcel: Parcel, where: Where, board: Any, shelf: Any, *operators: SentOpe
     if where.needs_gpu and not this_machine().has_gpu:
         raise UnfitMachine("Ray gave it a GPU, which torch does not find: it may have fallen off the bus")
     unit = unpack(parcel, operators)
+    os.environ[CORES] = str(where.cores)
     try:
         result = unit.run(note)
     except Exception as error:  # what a kernel does wrong is in the result, so it is the machine's

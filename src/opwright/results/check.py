@@ -194,7 +194,7 @@ class Verdict:
     """All results of one kernel on one device.
 
     Attributes:
-        seconds: from the start of its processes to their end.
+        seconds: from the start of its processes to their end; of checks that ran in slices, the sum.
         step_seconds: those of each step: "start", "load", "build", "load kernel", and the checks by name.
     """
 

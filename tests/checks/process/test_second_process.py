@@ -88,7 +88,7 @@ def test_one_group_of_checks_has_one_process(
 
 
 def test_without_a_second_core_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit, "_cores", lambda: 1)
+    monkeypatch.setenv("OPWRIGHT_CORES", "1")  # as a cluster does, which runs another unit beside it
     assert ow.check(operator(tmp_path, monkeypatch), device="cpu").passed
     assert callers(tmp_path) == 1
 

@@ -189,7 +189,7 @@ def in_order_and_together(
     """The report, after a comparison of launches on one OS thread with launches on four."""
     seen = []
     for cores in (1, 4):
-        monkeypatch.setattr(simulator, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(simulator, "own_cores", lambda cores=cores: cores)
         own = [tensor.clone() for tensor in tensors]
         fresh = [own[-1]] if options.get("fresh") else []
         found = report(BLOCKS, name, [*own, *numbers], GRID, seed=options.get("seed"), uninitialised=fresh)
@@ -234,7 +234,7 @@ def test_atomics_of_blocks_keep_their_order(seed: int | None, monkeypatch: pytes
 
 
 def test_blocks_print_in_order(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(simulator, "_cores", lambda: 4)
+    monkeypatch.setattr(simulator, "own_cores", lambda: 4)
     assert report(BLOCKS, "says", [torch.zeros(GRID), 64 * TIMES], GRID, block=1) == ""
     assert capfd.readouterr().out.split() == [str(block) for block in range(GRID)]
 

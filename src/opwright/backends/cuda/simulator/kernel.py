@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from opwright.backends.gpu.clusters import conflicting_cluster
 from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
 from opwright.backends.gpu.launcher import Configuration
 from opwright.errors import KernelError, LaunchError, SimulatorError
+from opwright.machine import own_cores
 
 __all__ = ["SimulatedKernel", "SimulatedVariable", "Unwritten", "load"]
 
@@ -147,7 +147,7 @@ class SimulatedKernel:
             block=block,
             cluster=blocks,
             dynamic_shared=smem_bytes,
-            workers=_cores(),
+            workers=own_cores(),
             checked=self.checked,
             permuted=seed is not None,
             cooperative=self._is_cooperative,
@@ -477,8 +477,3 @@ def _plain_name(symbol: str) -> str:
             ):
                 return name
     return symbol
-
-
-@functools.cache
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from opwright.backends.triton.simulator.reading import read_module
 from opwright.backends.triton.simulator.writer import Site
 from opwright.cache import ArtifactKey
 from opwright.errors import NotSimulatedError
+from opwright.machine import own_cores
 from opwright.read_files import ReadFiles
 
 __all__ = ["Compiled", "compile_kernel"]
@@ -64,7 +64,7 @@ class Compiled:
 
     def run(self, request: Any, arguments: Any, order: int | None, total: int) -> None:
         """Run all programs; the request gets their findings."""
-        threads = min(total, _MOST_WAITING) if self.waits else len(os.sched_getaffinity(0))
+        threads = min(total, _MOST_WAITING) if self.waits else own_cores()
         self.library.opwright_begin(request)
         enter, kernel = self.library.opwright_enter, self.library.opwright_kernel
         self.programs(
