@@ -37,6 +37,10 @@ template <class W>
 OPWRIGHT_UNCHECKED W load_word(const W* address) {
   return __atomic_load_n(address, __ATOMIC_RELAXED);
 }
+template <class W>
+OPWRIGHT_UNCHECKED void store_word(W* address, W value) {
+  __atomic_store_n(address, value, __ATOMIC_RELAXED);
+}
 // Returns what was there: by value, as a variable in memory would be checked at each use.
 template <class W>
 OPWRIGHT_UNCHECKED W swap_word(W* address, W expected, W desired) {
@@ -58,11 +62,22 @@ OPWRIGHT_INLINE T atomic_update(T* address, Update update, Order order = Order::
   }
 }
 
-// A load and a store that are atomic: PTX's .relaxed, .acquire and .release.
-template <class W>
-OPWRIGHT_UNCHECKED void store_word(W* address, W value) {
-  __atomic_store_n(address, value, __ATOMIC_RELAXED);
+// The same of an update without a branch. In a checked build no other thread can run in the midst of that.
+template <class T, class Update>
+OPWRIGHT_INLINE T atomic_step(T* address, Update update, Order order) {
+#ifdef __SANITIZE_THREAD__
+  using W = typename Word<sizeof(T)>::type;
+  note_atomic(address, sizeof(T), AtomicKind::read_modify_write, order);
+  W* word = reinterpret_cast<W*>(address);
+  const W before = load_word(word);
+  store_word(word, bits_as<W>(update(bits_as<T>(before))));
+  return bits_as<T>(before);
+#else
+  return atomic_update(address, update, order);
+#endif
 }
+
+// A load and a store that are atomic: PTX's .relaxed, .acquire and .release.
 template <class T>
 OPWRIGHT_INLINE T atomic_load(const T* address, Order order) {
   note_atomic(address, sizeof(T), AtomicKind::read, order);
@@ -95,25 +110,27 @@ OPWRIGHT_INLINE bool atomic_compare(T* address, T& expected, T value, Order succ
 
 // Inline PTX states an order; CUDA's functions do not.
 #define OPWRIGHT_ORDER opwright_sim::Order order = opwright_sim::Order::unstated
-#define OPWRIGHT_ATOMIC_ONE(NAME, T, EXPRESSION)                                                  \
+#define OPWRIGHT_ATOMIC_ONE(UPDATE, NAME, T, EXPRESSION)                                          \
   OPWRIGHT_INLINE T NAME(T* address, T value, OPWRIGHT_ORDER) {                                   \
-    return opwright_sim::atomic_update(address, [value](T old) -> T { return EXPRESSION; }, order); \
+    return opwright_sim::UPDATE(address, [value](T old) -> T { return EXPRESSION; }, order);      \
   }
 // The scopes of a block and of the system behave here like the device's.
-#define OPWRIGHT_ATOMIC(NAME, T, EXPRESSION)            \
-  OPWRIGHT_ATOMIC_ONE(NAME, T, EXPRESSION)              \
-  OPWRIGHT_ATOMIC_ONE(NAME##_block, T, EXPRESSION)      \
-  OPWRIGHT_ATOMIC_ONE(NAME##_system, T, EXPRESSION)
+#define OPWRIGHT_ATOMIC_OF(UPDATE, NAME, T, EXPRESSION)       \
+  OPWRIGHT_ATOMIC_ONE(UPDATE, NAME, T, EXPRESSION)            \
+  OPWRIGHT_ATOMIC_ONE(UPDATE, NAME##_block, T, EXPRESSION)    \
+  OPWRIGHT_ATOMIC_ONE(UPDATE, NAME##_system, T, EXPRESSION)
+#define OPWRIGHT_ATOMIC(NAME, T, EXPRESSION) OPWRIGHT_ATOMIC_OF(atomic_update, NAME, T, EXPRESSION)
+#define OPWRIGHT_ATOMIC_STEP(NAME, T, EXPRESSION) OPWRIGHT_ATOMIC_OF(atomic_step, NAME, T, EXPRESSION)
 
 #define OPWRIGHT_ATOMIC_INTEGER(T, U)                          \
-  OPWRIGHT_ATOMIC(atomicAdd, T, static_cast<T>(static_cast<U>(old) + static_cast<U>(value)))          \
-  OPWRIGHT_ATOMIC(atomicSub, T, static_cast<T>(static_cast<U>(old) - static_cast<U>(value)))          \
-  OPWRIGHT_ATOMIC(atomicExch, T, (void(old), value))           \
+  OPWRIGHT_ATOMIC_STEP(atomicAdd, T, static_cast<T>(static_cast<U>(old) + static_cast<U>(value)))          \
+  OPWRIGHT_ATOMIC_STEP(atomicSub, T, static_cast<T>(static_cast<U>(old) - static_cast<U>(value)))          \
+  OPWRIGHT_ATOMIC_STEP(atomicExch, T, (void(old), value))           \
   OPWRIGHT_ATOMIC(atomicMin, T, old < value ? old : value)     \
   OPWRIGHT_ATOMIC(atomicMax, T, old < value ? value : old)     \
-  OPWRIGHT_ATOMIC(atomicAnd, T, old & value)                   \
-  OPWRIGHT_ATOMIC(atomicOr, T, old | value)                    \
-  OPWRIGHT_ATOMIC(atomicXor, T, old ^ value)
+  OPWRIGHT_ATOMIC_STEP(atomicAnd, T, old & value)                   \
+  OPWRIGHT_ATOMIC_STEP(atomicOr, T, old | value)                    \
+  OPWRIGHT_ATOMIC_STEP(atomicXor, T, old ^ value)
 OPWRIGHT_ATOMIC_INTEGER(int, unsigned)
 OPWRIGHT_ATOMIC_INTEGER(unsigned, unsigned)
 OPWRIGHT_ATOMIC_INTEGER(long long, unsigned long long)
@@ -121,10 +138,10 @@ OPWRIGHT_ATOMIC_INTEGER(unsigned long long, unsigned long long)
 OPWRIGHT_ATOMIC_INTEGER(unsigned long, unsigned long)
 OPWRIGHT_ATOMIC(atomicInc, unsigned, old >= value ? 0u : old + 1u)
 OPWRIGHT_ATOMIC(atomicDec, unsigned, old == 0u || old > value ? value : old - 1u)
-OPWRIGHT_ATOMIC(atomicAdd, float, old + value)
-OPWRIGHT_ATOMIC(atomicExch, float, (void(old), value))
-OPWRIGHT_ATOMIC(atomicAdd, double, old + value)
-OPWRIGHT_ATOMIC(atomicExch, double, (void(old), value))
+OPWRIGHT_ATOMIC_STEP(atomicAdd, float, old + value)
+OPWRIGHT_ATOMIC_STEP(atomicExch, float, (void(old), value))
+OPWRIGHT_ATOMIC_STEP(atomicAdd, double, old + value)
+OPWRIGHT_ATOMIC_STEP(atomicExch, double, (void(old), value))
 OPWRIGHT_ATOMIC(atomicAdd, __half, opwright_sim::sum(old, value))
 OPWRIGHT_ATOMIC(atomicAdd, __nv_bfloat16, opwright_sim::sum(old, value))
 
@@ -159,6 +176,8 @@ OPWRIGHT_CAS(unsigned short)
 #undef OPWRIGHT_CAS
 #undef OPWRIGHT_CAS_ONE
 #undef OPWRIGHT_ATOMIC
+#undef OPWRIGHT_ATOMIC_STEP
+#undef OPWRIGHT_ATOMIC_OF
 #undef OPWRIGHT_ATOMIC_ONE
 #undef OPWRIGHT_ATOMIC_INTEGER
 #undef OPWRIGHT_ATOMIC_PAIR
