@@ -110,6 +110,19 @@ def test_arguments_that_a_template_does_not_take_are_named():
         compiled(SOURCE, "add<nope, 3>")
 
 
+def test_a_kernel_with_the_name_of_a_function_in_a_namespace_that_is_used_whole():
+    """As with CuTe's ``add`` and ``copy`` after ``using namespace cute;``."""
+    code = compiled("""
+    namespace library {
+    template <class T> __device__ T add(T a, T b) { return a + b; }
+    __device__ int add(int a) { return a; }
+    }
+    using namespace library;
+    extern "C" __global__ void add(const float* x, int n) {}
+    """)
+    assert types_of(code, "add") == ["float const*", "int"]
+
+
 def test_an_architecture_that_nvrtc_does_not_know_is_refused():
     with pytest.raises(KernelRefusedError, match=r"does not compile for 'sm_30'\n.*sm_90"):
         compiled(SOURCE, arch="sm_30")

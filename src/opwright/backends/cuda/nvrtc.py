@@ -279,7 +279,8 @@ def _compile(job: _Job, instances: Sequence[str]) -> _Compiled:
             headers = _traced_headers(Path(folder, "trace.json"), [header.copy for header in job.files.headers])
     # Kernels whose own symbol does not carry the types of their parameters: a second pass asks for them.
     plain = [e.symbol for e in entries_in_ptx(first.ptx) if demangle(e.symbol) == e.symbol]
-    probes = {name: f"{_SIGNATURE}<decltype({name})>" for name in plain}
+    # Their names are looked up in the global namespace: a library that the source uses whole may have the same ones.
+    probes = {name: f"{_SIGNATURE}<decltype(::{name})>" for name in plain}
     types = _run_nvrtc(job, [*instances, *probes.values()]).symbols if plain else {}
     entries = []
     for entry in entries_in_ptx(first.ptx):
