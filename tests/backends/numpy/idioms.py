@@ -602,6 +602,37 @@ one_line(
     "refused",
 )
 
+
+@idiom(_integers, "refused")
+def a_float_number_among_integers(a):
+    a[1] = a[0] / 2  # NumPy raises an error for infinities, NaN and what does not fit
+    return a
+
+
+@idiom(_integers, "refused")
+def filled_with_a_float_number(a):
+    a.fill(a[0] / 2)
+    return a
+
+
+@idiom(_integers)
+def a_float_number_cast_and_stored(a):
+    a[1:3] = (a[0] / 2).astype(np.int64)
+    return a
+
+
+@idiom(_integers)
+def a_float_number_at_several_indices(a):
+    a[[0, 2]] = a[1] / 2
+    return a
+
+
+@idiom(_bytes)
+def a_float_number_among_bytes(a):
+    a[0] = a[1] / 2
+    return a
+
+
 Pair = namedtuple("Pair", "left right")
 
 

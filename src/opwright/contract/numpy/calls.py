@@ -16,7 +16,7 @@ import torch
 from opwright import tree
 from opwright.contract.numpy.facts import NotLikeNumpyError, is_scalar, refuse_stale
 from opwright.contract.numpy.functions import call_function
-from opwright.contract.numpy.indexing import get_item, set_item
+from opwright.contract.numpy.indexing import get_item, refuse_float_number, set_item
 from opwright.contract.numpy.names import OTHER_VALUES, what_to_write
 from opwright.contract.numpy.rules import DefaultFloatDtype, numpy_rules
 from opwright.contract.numpy.ufuncs import call_ufunc, in_place, ufunc_of
@@ -121,6 +121,9 @@ def run_method(name: str, args: Any, keywords: dict[str, Any], default_float: De
             return run_operator(getattr(operator, plain[1:]), (args[1], args[0]), default_float)
         if plain.startswith("i") and hasattr(operator, plain):
             return run_operator(getattr(operator, plain), tuple(args), default_float)
+
+    if name == "fill" and isinstance(args[0], torch.Tensor) and len(args) > 1:
+        refuse_float_number(args[0], args[1])
 
     def run(array: Any, *args: Any, **keywords: Any) -> Any:
         layers = array if isinstance(array, numpy_layer.Array) else numpy_layer.Array(torch.as_tensor(array))

@@ -10,7 +10,11 @@ import torch
 
 from opwright.contract.numpy.facts import NotLikeNumpyError, facts_of, is_scalar, mark, mark_detached, note_write
 
-__all__ = ["get_item", "is_basic", "set_item"]
+__all__ = ["get_item", "is_basic", "refuse_float_number", "set_item"]
+
+# Where NumPy stores a float number as Python's ``int`` of it, which raises an error for infinities, NaN and what does
+# not fit; to others it casts.
+_BY_PYTHONS_INT = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def get_item(layer: Any, tensor: torch.Tensor, index: Any) -> torch.Tensor:
@@ -42,6 +46,8 @@ def set_item(layer: Any, tensor: torch.Tensor, index: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         if value.dtype.is_complex and not tensor.dtype.is_complex and value.dim() == 0:
             raise TypeError("float() argument must be a string or a real number, not 'complex'")
+        if is_basic(plain if isinstance(plain, tuple) else (plain,)):
+            refuse_float_number(tensor, value)
         if facts_of(value).memory is facts_of(tensor).memory:
             value = value.clone()
     elif type(value) is int or isinstance(value, torch.SymInt):
@@ -60,6 +66,15 @@ def set_item(layer: Any, tensor: torch.Tensor, index: Any, value: Any) -> None:
         _copy_into(tensor[plain], value)
     else:
         layer(tensor)[_as_layer(plain, layer)] = layer(value) if isinstance(value, torch.Tensor) else value
+
+
+def refuse_float_number(tensor: torch.Tensor, value: Any) -> None:
+    """Refuse to store a float number, which an operation has made, in an array of integers."""
+    if tensor.dtype in _BY_PYTHONS_INT and is_scalar(value) and value.dtype.is_floating_point:
+        raise NotLikeNumpyError(
+            "a float is stored in an array of integers, for which NumPy raises an error if it does not fit",
+            "store value.astype(np.int64)",
+        )
 
 
 def _copy_into(target: torch.Tensor, value: Any) -> None:
