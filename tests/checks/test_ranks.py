@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 import opwright as ow
 from opwright.checks.exceptions import Raised
@@ -143,9 +143,23 @@ def test_cases_have_the_number_of_processes():
     assert "ranks" not in str(cases(contract, "quick")[0])
 
 
+class Block(nn.Module):
+    """A block whose layers the page names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(4)
+        self.gate, self.up, self.down = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        return self.down(self.gate(x) * self.up(x))
+
+
 def test_the_page_on_several_processes_runs(group):
     text = (REPOSITORY / "docs" / "distributed.md").read_text()
-    scope: dict[str, object] = {"__name__": "distributed"}
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
+    scope: dict[str, object] = {"__name__": "distributed", "mesh": mesh, "block": Block()}
     for block in re.findall(r"(?s)```python\n(.*?)```", text):
         exec(compile(block, "distributed.md", "exec"), scope)
     operator = scope["all_gather_matmul"]
