@@ -154,3 +154,21 @@ def test_the_modules_of_actors_and_of_what_warms_up_import_no_torch():
     script = "import sys; from opwright.cluster import board, shelf, warm; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.slow  # it imports torch in two processes
+def test_a_worker_that_was_made_ready_has_a_process_from_which_kernels_are_forked():
+    import subprocess
+    import sys
+
+    script = """
+from opwright.checks.process import fork_servers
+from opwright.cluster.warm import warm
+
+before = dict(fork_servers._servers)
+warm(None)
+(server,) = fork_servers._servers.values()
+print(before, server._process.poll())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "{} None\n"

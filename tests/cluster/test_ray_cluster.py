@@ -27,7 +27,7 @@ from opwright.planted import catalogue
 from opwright.planted.run import selftest
 from opwright.results import Fate, Status
 from opwright.sweep.unit import Needs, no_step
-from tests.cluster.units import Answer, FillsTheDisk, IsWarm, KillsItsMachine
+from tests.cluster.units import Answer, FillsTheDisk, KillsItsMachine
 from tests.mutation import operators
 from tests.warm import run_module
 
@@ -80,11 +80,6 @@ def plain(report: ow.CheckReport) -> object:
     for verdict in record["verdicts"]:
         verdict["seconds"] = verdict["step_seconds"] = None
     return json.loads(json.dumps(record))
-
-
-def test_workers_are_ready_before_their_first_unit(cluster):
-    """The first test with this cluster."""
-    assert {done.result.host for done in cluster.run([IsWarm()] * 4, no_step)} == {"warm"}
 
 
 def test_kernels_are_cut_for_two_machines_and_the_verdicts_are_equal(cluster):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opwright.sweep.unit import Needs
 
-__all__ = ["Answer", "FillsTheDisk", "IsWarm", "KillsItsMachine"]
+__all__ = ["Answer", "FillsTheDisk", "KillsItsMachine"]
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,3 @@ class FillsTheDisk(_Unit):
             self.marker.touch()
             raise OSError(errno.ENOSPC, "No space left on device")
         return Answer("has space")
-
-
-@dataclass(frozen=True)
-class IsWarm(_Unit):
-    """Whether its worker has a process from which kernels' processes are forked."""
-
-    def run(self, on_step: Callable[[str], None]) -> Answer:
-        from opwright.checks.process import fork_servers
-
-        return Answer("warm" if False in fork_servers._servers else "cold")
