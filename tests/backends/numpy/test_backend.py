@@ -101,6 +101,16 @@ def test_many_values_of_scalars_are_no_trouble(namespace: str, quick: None) -> N
         torch.testing.assert_close(f.kernels["compiled"](*args, k=i), f.contract.reference([*args, i])[0])
 
 
+def test_zeros_of_both_signs_are_other_numbers(namespace: str, quick: None) -> None:
+    @ow.op(f"{namespace}::times")
+    def times(x: Float[np.ndarray, "n"], a: float) -> Float[np.ndarray, "n"]:
+        return x * a
+
+    times.numpy(lambda x, a: x * a, name="compiled")
+    for a in (0.0, 0.0, -0.0, 0.0, -0.0):
+        assert torch.signbit(times(torch.ones(3), a)).all().item() is (str(a) == "-0.0")
+
+
 def test_lists_optionals_and_several_outputs(namespace: str, quick: None) -> None:
     @ow.op(f"{namespace}::f")
     def f(

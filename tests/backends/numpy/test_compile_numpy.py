@@ -415,3 +415,18 @@ def test_caches_on_disk_know_which_float_was_asked_for(run_python, tmp_path) -> 
     """
     for default in ("float32", "float64", "float32"):
         run_python(script, default, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")})
+
+
+@pytest.mark.parametrize("compiler", ["torch", "numba"])
+@pytest.mark.parametrize("zero", [0.0, 0j, np.float64(0.0)], ids=repr)
+def test_zeros_of_both_signs_are_other_numbers(compiler, zero):
+    """Guards of torch.compile take them for one."""
+    if compiler == "numba":
+        pytest.importorskip("numba")
+
+    def times(x, a):
+        return x * a
+
+    fast, x = ow.compile_numpy(compiler=compiler, mode="compiled")(times), np.ones(3)
+    for a in (zero, zero, -zero, zero, -zero, -zero):
+        assert np.array_equal(np.signbit(fast(x, a).real), np.signbit(times(x, a).real)), a

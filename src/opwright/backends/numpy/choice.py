@@ -13,6 +13,7 @@ from opwright import tree
 from opwright.backends.numpy.finishing import Finishing
 from opwright.contract.dtypes import short
 from opwright.contract.numpy.comparison import is_foreign_array
+from opwright.contract.numpy.facts import signs_of_zeros
 
 __all__ = [
     "NUMPY", "SMALL", "Choices", "Form", "MeasuredWays", "QuickWay", "form_of", "is_small", "quick_key", "shown",
@@ -115,7 +116,7 @@ def quick_key(args: Sequence[Any]) -> Any:
         elif kind is int:
             key.append(kind if -SMALL < value < SMALL else "large")
         elif kind is float:
-            key.append(kind)
+            key.append(kind if value else (kind, signs_of_zeros(value)))
         else:
             return None
     return tuple(key)

@@ -20,6 +20,7 @@ from opwright.backends.numpy.arrays import as_numpy, borrow, refuse_shared_write
 from opwright.backends.numpy.equivalents import Traced
 from opwright.backends.numpy.placement import arrays_made_on, numpy_steps, place_of_arrays
 from opwright.contract.dtypes import short
+from opwright.contract.numpy.facts import signs_of_zeros
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
 from opwright.internals.numpy_layer import default_device_is_chosen
@@ -216,12 +217,12 @@ def _pattern(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.device.type, leaf.requires_grad, tuple(min(s, 2) for s in leaf.shape)
     if type(leaf) in (int, float):
-        return type(leaf)
+        return type(leaf), signs_of_zeros(leaf)
     try:
         hash(leaf)
     except TypeError:
         return type(leaf)
-    return leaf
+    return leaf, signs_of_zeros(leaf)
 
 
 def _show(value: Any) -> str:
