@@ -119,7 +119,7 @@ class RayCluster:
         self.stop()
 
     def _warm_workers(self) -> None:
-        """Let workers get ready. Units wait until theirs is; nothing else waits for it."""
+        """Let workers get ready, while the command goes on. Units wait for their places, and may get other workers."""
         for node in self._ray.nodes():
             if node["Alive"]:
                 for options in warm_tasks(node["Resources"]):

@@ -1,10 +1,13 @@
-"""Dtypes by the short names that messages and records use, and elements of any of them as bytes."""
+"""Dtypes by the short names that messages and records use, elements of any of them as bytes, zeros by their signs."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
-__all__ = ["element_bytes", "equal_bytes", "is_floating", "short"]
+__all__ = ["element_bytes", "equal_bytes", "is_floating", "short", "zeros_in"]
 
 
 def short(dtype: torch.dtype) -> str:
@@ -34,3 +37,13 @@ def equal_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
         return torch.equal(a, b)
     words = (t[:whole].view(torch.int64) for t in (a, b))
     return torch.equal(a[whole:], b[whole:]) and torch.equal(*words)
+
+
+def zeros_in(number: Any) -> str:
+    """The text of a float or complex number that has a zero in it; "" of any other value. -0.0 equals 0.0, so that a
+    comparison does not tell them apart, and is another number to an operation."""
+    if isinstance(number, complex | np.complexfloating):
+        has_one = 0 in (number.real, number.imag)
+    else:
+        has_one = isinstance(number, float | np.floating) and bool(number == 0)
+    return repr(number) if has_one else ""

@@ -11,10 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends.build_tools import build_tools
-from opwright.backends.native.tracked_call import tracked_calls
-from opwright.runtime.register import recorded_gradient
 from opwright.runtime.register.recorded_gradient import GradientRecorder
+from tests.runtime.register.recorders import noted_recorders, nothing_in_python, tapes
 
 pytestmark = pytest.mark.compiler
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -25,24 +23,9 @@ FACTOR = 1.0
 
 @pytest.fixture(autouse=True)
 def recorders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[GradientRecorder]]:
-    """The recorders that are made; they record the first gradient that they see."""
-    tracked_calls.load(build_tools())
-    monkeypatch.setattr(recorded_gradient, "_GRADIENTS_BEFORE", 1)
-    made: list[GradientRecorder] = []
-    original = GradientRecorder.__init__
-
-    def noted(self: GradientRecorder, *arguments: Any) -> None:
-        original(self, *arguments)
-        made.append(self)
-
-    monkeypatch.setattr(GradientRecorder, "__init__", noted)
-    yield made
+    yield noted_recorders(monkeypatch)
     for name in OPERATORS:
         globals()[name] = None
-
-
-def tapes(recorders: list[GradientRecorder]) -> int:
-    return sum(len(each.tapes) for each in recorders)
 
 
 # Operators of a test; a backward finds them here.
@@ -186,10 +169,6 @@ def warm(op: ow.Op, x: Tensor) -> None:
     """A guard is made, and then a gradient behind it is seen."""
     for _ in range(3):
         gradient(op, x)
-
-
-def nothing_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GradientRecorder, "see", None)
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])

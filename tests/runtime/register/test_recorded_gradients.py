@@ -14,11 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends.build_tools import build_tools
 from opwright.backends.native import tape
-from opwright.backends.native.tracked_call import tracked_calls
 from opwright.runtime.register import recorded_gradient
 from opwright.runtime.register.recorded_gradient import GradientRecorder
+from tests.runtime.register.recorders import noted_recorders, nothing_in_python, tapes
 
 pytestmark = pytest.mark.compiler
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -27,18 +26,7 @@ FACTOR = 3.0
 
 @pytest.fixture(autouse=True)
 def recorders(monkeypatch: pytest.MonkeyPatch) -> list[GradientRecorder]:
-    """The recorders that are made; they record the first gradient that they see."""
-    tracked_calls.load(build_tools())
-    monkeypatch.setattr(recorded_gradient, "_GRADIENTS_BEFORE", 1)
-    made: list[GradientRecorder] = []
-    original = GradientRecorder.__init__
-
-    def noted(self: GradientRecorder, *arguments: Any) -> None:
-        original(self, *arguments)
-        made.append(self)
-
-    monkeypatch.setattr(GradientRecorder, "__init__", noted)
-    return made
+    return noted_recorders(monkeypatch)
 
 
 def operator(namespace: str, reference: Callable[..., Any]) -> ow.Op:
@@ -101,15 +89,6 @@ def gradients(function: Callable[..., Tensor], arguments: list[Tensor], grad: Te
 
 def are_equal(ones: list[Tensor], others: list[Tensor]) -> bool:
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ones, others, strict=True))
-
-
-def tapes(recorders: list[GradientRecorder]) -> int:
-    return sum(len(each.tapes) for each in recorders)
-
-
-def nothing_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on a gradient that Python computes is an error."""
-    monkeypatch.setattr(GradientRecorder, "see", None)
 
 
 def warm(op: ow.Op, arguments: list[Tensor]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -486,6 +487,18 @@ def exponential_is_freed(namespace: str) -> bool:
     del out
     gc.collect()
     return found() is None
+
+
+def test_what_nodes_have_saved_is_dropped_by_a_later_call(way: str, namespace: str) -> None:
+    """A thread of autograd's that has no lock of Python leaves it to the next tracked call."""
+    x, y = inputs()
+    number = float("2.5")
+    op = guarded(product(namespace), x, y, number)
+    before = sys.getrefcount(number)
+    for _ in range(50):
+        op(x, y, number).sum().backward()
+    op(x, y, 2.5)
+    assert sys.getrefcount(number) < before + 10
 
 
 def test_a_deep_graph_is_freed_without_recursion(way: str, namespace: str) -> None:

@@ -52,8 +52,8 @@ class TrackedCall:
             gradient, or None, for each argument.
         refuse: raises the error for a gradient that autograd does not take: its position, it, and whether the argument
             is a tensor.
-        tapes: recorded gradients, which may be added later: what ``TrackedCalls.tape_of`` makes, whose inputs are the
-            saved tensors and the incoming gradients; the names that it depends on; and what else was saved.
+        tapes: recorded gradients, which may be added later: pairs of what ``TrackedCalls.tape_of`` makes, whose inputs
+            are the saved tensors and the incoming gradients, and of the names that it depends on.
     """
 
     name: str
@@ -66,7 +66,7 @@ class TrackedCall:
     needs: tuple[bool, ...]
     gradients: Callable[..., tuple[Any, ...]]
     refuse: Callable[[int, Any, bool], None]
-    tapes: list[tuple[Any, tuple[Watched, ...], tuple[Any, ...]]]
+    tapes: list[tuple[Any, tuple[Watched, ...]]]
 
 
 class TrackedCalls:

@@ -15,8 +15,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.placement import arrays_made_on
 from opwright.contract.contract import Contract
-from opwright.contract.dtypes import short
-from opwright.contract.numpy.facts import signs_of_zeros
+from opwright.contract.dtypes import short, zeros_in
 from opwright.contract.numpy.rules import check_default_float_dtype
 from opwright.internals.compiler import can_compile_graphs, is_recompile_limit
 from opwright.machine import Machine
@@ -128,7 +127,7 @@ def _pattern(value: Any) -> Any:
         return value.dtype, value.device.type, tuple(min(s, 2) for s in value.shape)
     if isinstance(value, list):
         return tuple(_pattern(v) for v in value)
-    return (type(value) if type(value) in (int, float) else value), signs_of_zeros(value)
+    return (type(value) if type(value) in (int, float) else value), zeros_in(value)
 
 
 def _in_order(function: Any, contract: Contract) -> Any:

@@ -11,9 +11,8 @@ import torch
 
 from opwright import tree
 from opwright.backends.numpy.finishing import Finishing
-from opwright.contract.dtypes import short
+from opwright.contract.dtypes import short, zeros_in
 from opwright.contract.numpy.comparison import is_foreign_array
-from opwright.contract.numpy.facts import signs_of_zeros
 
 __all__ = [
     "NUMPY", "SMALL", "Choices", "Form", "MeasuredWays", "QuickWay", "form_of", "is_small", "quick_key", "shown",
@@ -116,7 +115,7 @@ def quick_key(args: Sequence[Any]) -> Any:
         elif kind is int:
             key.append(kind if -SMALL < value < SMALL else "large")
         elif kind is float:
-            key.append(kind if value else (kind, signs_of_zeros(value)))
+            key.append(kind if value else (kind, zeros_in(value)))
         else:
             return None
     return tuple(key)

@@ -19,8 +19,7 @@ from opwright.backends.numpy import tracing
 from opwright.backends.numpy.arrays import as_numpy, borrow, refuse_shared_writes
 from opwright.backends.numpy.equivalents import Traced
 from opwright.backends.numpy.placement import arrays_made_on, numpy_steps, place_of_arrays
-from opwright.contract.dtypes import short
-from opwright.contract.numpy.facts import signs_of_zeros
+from opwright.contract.dtypes import short, zeros_in
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
 from opwright.internals.numpy_layer import default_device_is_chosen
@@ -217,12 +216,12 @@ def _pattern(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.device.type, leaf.requires_grad, tuple(min(s, 2) for s in leaf.shape)
     if type(leaf) in (int, float):
-        return type(leaf), signs_of_zeros(leaf)
+        return type(leaf), zeros_in(leaf)
     try:
         hash(leaf)
     except TypeError:
         return type(leaf)
-    return leaf, signs_of_zeros(leaf)
+    return leaf, zeros_in(leaf)
 
 
 def _show(value: Any) -> str:

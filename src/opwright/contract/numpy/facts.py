@@ -7,16 +7,14 @@ does (``a[::-1]``) is a *detached view*: it may be read until its source is writ
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 __all__ = [
     "Facts", "Memory", "NotLikeNumpyError", "facts_of", "is_scalar", "mark", "mark_detached", "note_write",
-    "refuse_stale", "signs_of_zeros",
+    "refuse_stale",
 ]  # fmt: skip
 
 _ATTRIBUTE = "_opwright_numpy_facts"
@@ -124,13 +122,3 @@ def note_write(tensor: torch.Tensor) -> None:
             "write to the array itself, or copy the view first (.copy())",
         )
     facts.memory.writes += 1
-
-
-def signs_of_zeros(number: Any) -> tuple[bool | None, ...]:
-    """Whether the zeros of a float or complex number are negative; () if none of its parts is zero. 0.0 equals -0.0, so
-    that a guard of torch.compile does not tell them apart, and is another number to an operation."""
-    if isinstance(number, float | np.floating):
-        return (math.copysign(1.0, number) < 0,) if number == 0 else ()
-    if isinstance(number, complex | np.complexfloating) and 0 in (number.real, number.imag):
-        return tuple(math.copysign(1.0, part) < 0 if part == 0 else None for part in (number.real, number.imag))
-    return ()

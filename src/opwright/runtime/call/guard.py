@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from opwright.contract.dtypes import zeros_in
 from opwright.internals.guards import HAS_GUARDS, guard_tensors
 
 __all__ = ["Guard", "holds_in_python", "make_guard"]
@@ -95,8 +96,7 @@ def _with_flags(holds: Callable[..., bool], flags: Sequence[tuple[int, Sequence[
 def _with_repeats_and_constants(guard: Guard) -> Callable[..., bool]:
     check, repeats = guard.check, guard.repeats
     constants = [(position, type(value), value) for position, value in guard.constants]
-    # -0.0 equals 0.0, and is another number to a kernel.
-    zeros = [(position, repr(value)) for position, value in guard.constants if _has_a_zero(value)]
+    zeros = [(position, text) for position, value in guard.constants if (text := zeros_in(value))]
     only = guard.tensors[0] if len(guard.tensors) == 1 else None
     pick = itemgetter(*guard.tensors)  # of one position it gives the item, of several a tuple of them
 
@@ -114,12 +114,6 @@ def _with_repeats_and_constants(guard: Guard) -> Callable[..., bool]:
         return check(arguments[only]) if only is not None else check(*pick(arguments))
 
     return holds
-
-
-def _has_a_zero(value: Any) -> bool:
-    if type(value) is complex:
-        return value.real == 0 or value.imag == 0
-    return type(value) is float and value == 0
 
 
 def _in_grad_mode(holds: Callable[..., bool], tracking: bool) -> Callable[..., bool]:

@@ -71,11 +71,11 @@ class GradientRecorder:
         is_tensor: for each argument of the calls, whether it is a tensor.
 
     Attributes:
-        tapes: native tapes, each with the names that it depends on, and with what else than tensors was saved.
+        tapes: pairs of a native tape, and of the names that it depends on. Numbers are those of the guard.
     """
 
     def __init__(self, contract: Contract, gradient: Gradient, is_tensor: Sequence[bool], calls: TrackedCalls) -> None:
-        self.tapes: list[tuple[Any, tuple[Watched, ...], tuple[Any, ...]]] = []
+        self.tapes: list[tuple[Any, tuple[Watched, ...]]] = []
         self._contract = contract
         self._gradient = gradient
         self._is_tensor = is_tensor
@@ -110,8 +110,7 @@ class GradientRecorder:
         again = self._calls.run_tape(tape, inputs)
         if again is None or not _same(again, self._of_tensors(found)):
             raise Unrecordable("its operations alone give something else")
-        others = tuple([value for value in values if not isinstance(value, torch.Tensor)])
-        self.tapes.append((tape, uses.watched, others))
+        self.tapes.append((tape, uses.watched))
 
     def _of_tensors(self, gradients: Sequence[Any]) -> list[Any]:
         """Those of arguments that are tensors. What follows the positional arguments has none."""

@@ -10,7 +10,6 @@
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -48,7 +47,7 @@ enum Held : Py_ssize_t {
   held_needs,       // for each argument whether its gradient is needed, a tuple
   held_gradients,   // the gradients of the arguments: takes the saved values, needs, and the outputs' gradients
   held_refuse,      // raises the error for a gradient that is neither a tensor nor None, or of an argument without one
-  held_tapes,       // a list of recorded gradients: a tape, the names that it depends on, what is saved besides tensors
+  held_tapes,       // a list of recorded gradients: pairs of a tape and the names that it depends on
   held_count
 };
 
@@ -106,29 +105,6 @@ bool are_as_they_were(PyObject* watched) {
   return true;
 }
 
-bool are_the_same(double one, double other) { return std::memcmp(&one, &other, sizeof one) == 0; }
-
-// Whether two values that are equal to a guard are the same to an operation: 0.0 and -0.0 are not.
-bool are_the_same(PyObject* one, PyObject* other) {
-  if (one == other) return true;
-  if (!Py_IS_TYPE(one, Py_TYPE(other))) return false;
-  if (PyFloat_Check(one)) return are_the_same(PyFloat_AS_DOUBLE(one), PyFloat_AS_DOUBLE(other));
-  if (PyComplex_Check(one)) {
-    return are_the_same(PyComplex_RealAsDouble(one), PyComplex_RealAsDouble(other)) &&
-           are_the_same(PyComplex_ImagAsDouble(one), PyComplex_ImagAsDouble(other));
-  }
-  if (PyTuple_Check(one) || PyList_Check(one)) {
-    if (PySequence_Fast_GET_SIZE(one) != PySequence_Fast_GET_SIZE(other)) return false;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(one); ++i) {
-      if (!are_the_same(PySequence_Fast_GET_ITEM(one, i), PySequence_Fast_GET_ITEM(other, i))) return false;
-    }
-    return true;
-  }
-  const int equal = PyObject_RichCompareBool(one, other, Py_EQ);
-  if (equal < 0) throw_python_error();
-  return equal == 1;
-}
-
 variable_list tensors_in(PyObject* tuple) {
   variable_list tensors;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
@@ -183,7 +159,7 @@ class TrackedCall : public Node {
     grads.clear();
     Gil gil;
     gil.take();
-    const Recorded recorded = at::GradMode::is_enabled() ? Recorded{} : recorded_for(inputs, others);
+    const Recorded recorded = at::GradMode::is_enabled() ? Recorded{} : recorded_for(inputs);
     if (recorded.tape == nullptr) return gradients(inputs, others);
     return recorded.tape->run(std::move(inputs), recorded.calls, gil);
   }
@@ -263,14 +239,13 @@ class TrackedCall : public Node {
 
   PyObject* held(Held which) const { return PyTuple_GET_ITEM(self_.get(), which); }
 
-  Recorded recorded_for(const variable_list& inputs, const Others& others) const {
+  Recorded recorded_for(const variable_list& inputs) const {
     PyObject* tapes = held(held_tapes);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tapes); ++i) {
       PyObject* each = PyList_GET_ITEM(tapes, i);
       PyObject* object = PyTuple_GET_ITEM(each, 0);
       const opwright::Tape* tape = tape_in(object);
-      if (!tape->is_for(inputs) || (others && !are_the_same(others->get(), PyTuple_GET_ITEM(each, 2)))) continue;
-      if (are_as_they_were(PyTuple_GET_ITEM(each, 1))) return {tape, calls_in(object)};
+      if (tape->is_for(inputs) && are_as_they_were(PyTuple_GET_ITEM(each, 1))) return {tape, calls_in(object)};
     }
     return {};
   }
