@@ -51,12 +51,12 @@ class Gradient(Protocol):
     # -- recording it (recorded_gradient.py)
 
     @property
-    def written_in(self) -> Any:
+    def computed_by(self) -> Any:
         """What computes it: the reference, or the registered backward."""
 
     recordings: int  # how often that was tried
 
-    def in_the_open(
+    def traceable_gradients(
         self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]
     ) -> Sequence[Any]:
         """As ``gradients``, in torch's own operations, and operators that are named, on whatever tensors the values
@@ -72,7 +72,7 @@ class DerivedGradient:
         self.recordings = 0
 
     @property
-    def written_in(self) -> Any:
+    def computed_by(self) -> Any:
         return self.contract.function
 
     def fits(self, arguments: Sequence[Any]) -> bool:
@@ -96,7 +96,7 @@ class DerivedGradient:
             (grads,) = grads  # torch gives the gradients of a list as a list
         return self._by(self._vjp_for, values, needs_input_grad, grads)
 
-    def in_the_open(
+    def traceable_gradients(
         self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]
     ) -> Sequence[Any]:
         of_plain = functools.partial(vjp_of_plain, self.contract)
@@ -272,10 +272,10 @@ class CustomGradient:
         assert isinstance(self._backward, BackwardOperator)  # no other has sources
         return self._backward.gradients(values, needs_input_grad, grads)
 
-    in_the_open = gradients
+    traceable_gradients = gradients
 
     @property
-    def written_in(self) -> Any:
+    def computed_by(self) -> Any:
         return self._backward
 
 
@@ -315,11 +315,11 @@ class _CustomGradientOfSaved:
             return self._derived.gradients(values[count:], needs_input_grad, grads)
         return self._custom.gradients(values[:count], needs_input_grad, grads[: self._visible])
 
-    in_the_open = gradients
+    traceable_gradients = gradients
 
     @property
-    def written_in(self) -> Any:
-        return self._custom.written_in
+    def computed_by(self) -> Any:
+        return self._custom.computed_by
 
 
 def custom_gradient(

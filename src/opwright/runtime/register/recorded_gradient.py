@@ -104,7 +104,7 @@ class GradientRecorder:
         def of_fakes(fakes: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
             left = iter(fakes)
             fake_values = [next(left) if isinstance(value, torch.Tensor) else value for value in values]
-            return self._of_tensors(self._gradient.in_the_open(fake_values, needs, [*left]))
+            return self._of_tensors(self._gradient.traceable_gradients(fake_values, needs, [*left]))
 
         tape = self._calls.tape_of(record(of_fakes, inputs, _MOST_OPERATIONS, uses.operators), inputs)
         again = self._calls.run_tape(tape, inputs)
@@ -160,7 +160,7 @@ def _uses(contract: Contract, gradient: Gradient) -> _Uses:
     Raises:
         Unrecordable: it may depend on more.
     """
-    code = gradient.written_in
+    code = gradient.computed_by
     if isinstance(code, BackwardOperator):
         return _Uses((), _by_overload([code.operator]))
     is_reference = code is contract.function
