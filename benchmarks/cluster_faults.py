@@ -4,16 +4,18 @@
 ``opwright check --ray --resume JOURNAL`` on a cluster of this machine, and sends SIGKILL to one of its processes. If
 the command does not finish by itself, it is started again with the same journal, as a supervisor would do. The
 processes of a kernel and its judge, and the one that they are forked from, are left alone: their death is what a check
-is there to report.
+is there to report. With ``--sliced``, there are fewer kernels with longer checks, which are cut into slices.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +30,6 @@ import records
 
 from opwright.machine import this_machine
 
-_KERNELS, _WRONG = 8, 2
 _SOURCE = """
 from jaxtyping import Float
 from torch import Tensor
@@ -42,7 +43,6 @@ for number in range({kernels}):
     wrong = number < {wrong}
     double.python((lambda x: x.clone()) if wrong else (lambda x: x + x), name=f"kernel{{number}}")
 """
-_CHECK = ["check", "faults_op.py", "--only", "values", "--only", "metadata", "--level", "smoke", "--json", "out.json"]
 _MARK = "OPWRIGHT_FAULTS_TRIAL"
 # What the command line of a process contains, by its part in the sweep; the first that fits.
 _ROLES = {
@@ -60,6 +60,19 @@ _ROLES = {
 }
 _FINISHED = (0, 1, 3, 4)
 _NOTHING = "nothing: it had ended"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is checked: so many kernels, of which some are wrong, with some options."""
+
+    kernels: int
+    wrong: int
+    options: tuple[str, ...]
+
+
+_WHOLE = Sweep(8, 2, ("--only", "values", "--only", "metadata", "--level", "smoke"))
+_SLICED = Sweep(3, 1, ("--level", "quick"))
 
 
 @dataclass
@@ -84,27 +97,30 @@ def main() -> None:
     options.add_argument("--trials", type=int, default=20)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--within", type=float, help="the last moment, in seconds; else that of an undisturbed sweep")
+    options.add_argument("--sliced", action="store_true", help="fewer kernels, whose checks are cut into slices")
     chosen = options.parse_args()
+    sweep = _SLICED if chosen.sliced else _WHOLE
     draw = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory(prefix="cluster-faults-") as name:
         folder = Path(name)
-        (folder / "faults_op.py").write_text(_SOURCE.format(kernels=_KERNELS, wrong=_WRONG))
+        (folder / "faults_op.py").write_text(_SOURCE.format(kernels=sweep.kernels, wrong=sweep.wrong))
         started = time.monotonic()
-        undisturbed = _run(folder, 0)
+        undisturbed = _run(folder, 0, sweep)
         undisturbed.wait()
         seconds, expected = time.monotonic() - started, _verdicts(folder)
         last = chosen.within or 0.95 * seconds
         trials = []
         for number in range(1, chosen.trials + 1):
             (folder / "journal").unlink(missing_ok=True)
-            trials.append(_trial(folder, number, draw, last, expected))
+            trials.append(_trial(folder, number, sweep, draw, last, expected))
             print(json.dumps(asdict(trials[-1])), flush=True)
-            records.write(chosen.file, {**_summary(trials, seconds, chosen.seed), "trial": [asdict(t) for t in trials]})
+            head = {"machine": this_machine().to_json(), "ray": ray.__version__, "seed": chosen.seed, **asdict(sweep)}
+            found = {**head, **_summary(trials, seconds), "trial": [asdict(t) for t in trials]}
+            records.write(chosen.file, found)
 
 
-def _summary(trials: list[Trial], seconds: float, seed: int) -> dict[str, Any]:
-    head = {"machine": this_machine().to_json(), "ray": ray.__version__, "seed": seed, "kernels": _KERNELS}
-    summary = {
+def _summary(trials: list[Trial], seconds: float) -> dict[str, Any]:
+    return {
         "undisturbed_s": seconds,
         "trials": len(trials),
         "killed": sum(t.role != _NOTHING for t in trials),
@@ -112,11 +128,11 @@ def _summary(trials: list[Trial], seconds: float, seed: int) -> dict[str, Any]:
         "commands started again": sum(len(t.exit_codes) - 1 for t in trials),
         "finished verdicts lost": sum(max(0, t.finished_before - t.taken_up) for t in trials if len(t.exit_codes) > 1),
     }
-    return {**head, **summary}
 
 
-def _run(folder: Path, number: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "opwright", *_CHECK, "--ray", "local", "--jobs", "2", "--resume", "journal"]
+def _run(folder: Path, number: int, sweep: Sweep) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "opwright", "check", "faults_op.py", *sweep.options, "--json", "out.json"]
+    command += ["--ray", "local", "--jobs", "2", "--resume", "journal"]
     (folder / "out.json").unlink(missing_ok=True)
     # Ray's driver gives up a control process that is gone after a minute; a restart is quicker.
     environment = {**os.environ, _MARK: str(number), "RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
@@ -124,9 +140,9 @@ def _run(folder: Path, number: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
 
 
-def _trial(folder: Path, number: int, draw: random.Random, last: float, expected: Any) -> Trial:
+def _trial(folder: Path, number: int, sweep: Sweep, draw: random.Random, last: float, expected: Any) -> Trial:
     started = time.monotonic()
-    process = _run(folder, number)
+    process = _run(folder, number, sweep)
     at = draw.uniform(0.1, 1.0) * last
     time.sleep(at)
     victims = _processes(number)
@@ -137,13 +153,13 @@ def _trial(folder: Path, number: int, draw: random.Random, last: float, expected
     codes = [_wait(process, number)]
     trial.finished_before = _finished(folder / "journal")
     while not (codes[-1] in _FINISHED and (folder / "out.json").exists()) and len(codes) < 4:
-        codes.append(_wait(_run(folder, number), number))
+        codes.append(_wait(_run(folder, number, sweep), number))
         trial.taken_up = max(trial.taken_up, _taken_up(folder))
     trial.exit_codes = tuple(codes)
     got = _verdicts(folder)
     trial.equal = got == expected
     if not trial.equal:
-        trial.differences = json.dumps([v for v in got or () if v not in expected])[:1500]
+        trial.differences = _differences(got, expected)
     trial.seconds = round(time.monotonic() - started, 1)
     return trial
 
@@ -204,14 +220,29 @@ def _taken_up(folder: Path) -> int:
     return int(said[-1].split(" finished before")[0].split()[-1]) if said else 0
 
 
+def _differences(got: Any, expected: Any) -> str:
+    """What differs, a line for each verdict."""
+    if got is None or len(got) != len(expected):
+        return f"{len(got or ())} verdicts in place of {len(expected)}"
+    pairs = [
+        (json.dumps(a, indent=1).splitlines(), json.dumps(b, indent=1).splitlines())
+        for a, b in zip(got, expected, strict=True)
+    ]
+    return "\n".join(line for a, b in pairs for line in difflib.unified_diff(b, a, lineterm="", n=1))[:1500]
+
+
 def _verdicts(folder: Path) -> Any:
-    """The verdicts of a record without times."""
+    """The verdicts of a record without times, and what depends on them."""
     try:
         record = json.loads((folder / "out.json").read_text())
     except (OSError, ValueError):
         return None
     for verdict in record["verdicts"]:
         verdict["seconds"] = verdict["step_seconds"] = None
+        for finding in verdict["findings"]:
+            if finding["peak_memory"]:  # bytes, which are measured
+                finding["message"], finding["peak_memory"] = "", len(finding["peak_memory"])
+            finding["message"] = re.sub(r"^\d+ calls( in each)?", "calls", finding["message"])  # as many as time allows
     return record["verdicts"]
 
 

@@ -22,8 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from opwright import cache as cache_module
-from opwright.cache import ArtifactCache, ArtifactKey, CacheFallbackWarning
+from opwright.cache import ArtifactCache, ArtifactKey, CacheFallbackWarning, artifact, folders
 from opwright.errors import CacheError
 from opwright.read_files import ReadFiles, record_files
 
@@ -60,7 +59,7 @@ from pathlib import Path
 from opwright.cache import ArtifactCache, ArtifactKey
 KEY = ArtifactKey({KEY.name!r}, {KEY.parts!r})
 """
-    source = Path(cache_module.__file__).parents[1]
+    source = Path(artifact.__file__).parents[2]
     return subprocess.Popen(
         [sys.executable, "-c", preamble + textwrap.dedent(script), *map(str, args)],
         env={**os.environ, "PYTHONPATH": str(source)},
@@ -80,7 +79,7 @@ def fresh_fallback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As in a new process: no temporary root and no warning yet. Returns where the root will be."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    monkeypatch.setattr(cache_module, "_private_roots", {})
+    monkeypatch.setattr(folders, "_private_roots", {})
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     return temporary
 
@@ -388,7 +387,7 @@ def test_a_second_lookup_does_not_read_the_files_again(root: Path, monkeypatch: 
     cache = ArtifactCache(root)
     folder = cache.get_or_build(KEY, Build())
     assert cache.find(KEY) == folder
-    monkeypatch.setattr(cache_module, "_sha256", lambda data: pytest.fail("read again"))
+    monkeypatch.setattr(artifact, "_sha256", lambda data: pytest.fail("read again"))
     assert KEY.digest  # computed once, above
     assert cache.find(KEY) == folder
 
