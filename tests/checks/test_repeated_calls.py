@@ -14,6 +14,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.checks.calls import growth
 from opwright.checks.calls.repeated_calls import is_right
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.contract.inputs.cases import cases
 from opwright.planted.state import RIGHT, WARNINGS, WRONG, scale
@@ -233,7 +234,7 @@ def test_one_tensor_is_passed_for_two_arguments(namespace, kernel, is_wrong):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_dtype_of_a_result_is_the_promised_one_not_the_one_that_the_reference_has_on_a_cpu(dtype, monkeypatch):
     context = Context(scale, "counts its calls", "cpu", "quick", cases(scale.contract, "smoke"), lambda *_: None)
-    (case, *_) = context.typical_cases(1)
+    (case, *_) = typical_cases(context, 1)
     run = context.observe(case)
     monkeypatch.setattr(context, "observe", lambda case: dataclasses.replace(run, call=promising(run.call, dtype)))
     wrong = is_right(context, run, run.outputs)  # of float32

@@ -308,6 +308,23 @@ def test_a_unit_that_ends_two_machines_ends_no_third_one(cluster):
     assert after.result.why == "no machine of the cluster has a processor for tasks"
 
 
+def test_a_machine_that_does_not_answer_is_named_and_gets_no_work(cluster, monkeypatch):
+    import ray
+
+    there = ray.nodes()
+    gone = {**there[0], "NodeID": "ab" * 28, "NodeManagerHostname": "gone"}
+    monkeypatch.setattr(RayCluster, "_warm_workers", lambda self: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)  # the other one goes on
+    monkeypatch.setattr(ray, "init", lambda *args, **keywords: None)
+    monkeypatch.setattr(ray, "nodes", lambda: [gone, *there])
+    with RayCluster() as other:
+        assert {node.id for node in other.nodes} == {node.id for node in cluster.nodes}
+    assert [d for d in other.differences if d.startswith("gone does not answer, and gets no work: ")]
+    monkeypatch.setattr(ray, "nodes", lambda: [gone])
+    with pytest.raises(CheckError, match="no machine of the cluster can be used: gone does not answer"):
+        RayCluster()
+
+
 def test_no_cluster_at_an_address():
     with pytest.raises(CheckError, match=r"there is no cluster at '127.0.0.1:1': ConnectionRefusedError") as error:
         RayCluster("127.0.0.1:1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from opwright.checks.kernel_calls import Calls, CallsHere
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
 from opwright.checks.time_limit import takes_too_long
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements, smaller
 from opwright.errors import ArgumentError, CheckError
@@ -348,59 +347,11 @@ class Context:
         pairs = zip(self.op.contract.signature.arguments, run.arguments, strict=True)
         return ", ".join(f"{a.name}={_plain(value)!r}" for a, value in pairs if not (a.is_tensor or a.is_group))
 
-    def typical_cases(self, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
-        """A few cases of moderate size with ordinary values that run, for checks that are too slow for all."""
-        wanted = [
-            c
-            for c in self.cases
-            if c.layout in layouts and c.is_plain and 0 < elements(self.op.contract, c) <= _MODERATE
-        ]
-        if not wanted and layouts == ("contiguous",):  # the kernel takes other layouts only
-            wanted = [c for c in self.cases if c.is_plain and 0 < elements(self.op.contract, c) <= _MODERATE]
-        wanted.sort(key=lambda c: -elements(self.op.contract, c))
-        found = list(itertools.islice((c for c in wanted if self.ran(c)), count))
-        return found or self._smallest(count, layouts)
 
-    def _smallest(self, count: int, layouts: Sequence[str]) -> list[Case]:
-        """The smallest cases with elements, for kernels that take large sizes only."""
-        wanted = [c for c in self.cases if c.layout in layouts and c.is_plain and elements(self.op.contract, c)]
-        wanted.sort(key=lambda c: elements(self.op.contract, c))
-        return list(itertools.islice((c for c in wanted[: 4 * count] if self.ran(c)), count))
-
-    def large_cases(self, count: int) -> list[Case]:
-        """The largest cases that are no long ones: several dims past a tile."""
-        wanted = [
-            c
-            for c in self.cases
-            if c.layout == "contiguous" and c.is_plain and self._is_first_dtype(c)
-            and elements(self.op.contract, c) > _MODERATE and all(_length(size) <= _LONG for _, size in c.sizes)
-        ]  # fmt: skip
-        wanted.sort(key=lambda c: -elements(self.op.contract, c))
-        return list(itertools.islice((c for c in wanted if self.ran(c)), count))
-
-    def long_cases(self) -> list[Case]:
-        """For each dim, the case in which it is longest and the others small, in the first dtype that runs."""
-        found: dict[str, Case] = {}
-        for case in self.cases:
-            if case.layout == "contiguous" and case.is_plain and case.sample is None and self._is_first_dtype(case):
-                for name, size in case.sizes:
-                    if _length(size) > max(_LONG, _length(dict(found[name].sizes)[name]) if name in found else 0):
-                        found[name] = case
-        return [case for case in dict.fromkeys(found.values()) if self.ran(case)]
-
-    def _is_first_dtype(self, case: Case) -> bool:
-        return case.dtypes == self.cases[0].dtypes
-
-
-# The maximum number of elements in the observations that are kept, and in a case for slow checks.
-_MOST_KEPT, _MODERATE = 1 << 23, 4096
-_LONG = 2048
+# The maximum number of elements in the observations that are kept.
+_MOST_KEPT = 1 << 23
 # A checker stops after so many kinds of failures.
 MOST_FAILURES = 4
-
-
-def _length(size: Size) -> int:
-    return max(size, default=0) if isinstance(size, tuple) else size
 
 
 def kind_of(wrong: str) -> str:

@@ -75,7 +75,7 @@ def sweep(ray: str | None, resume: Path | None, jobs: int | None = None, *, chec
 
     with RayCluster("" if ray == _LOCAL else ray, jobs=jobs, checks=checks) as cluster:
         for difference in cluster.differences:
-            console(stderr=True).print(f"[yellow]not all machines are alike:[/] {escape(difference)}")
+            console(stderr=True).print(f"[yellow]the cluster:[/] {escape(difference)}")
         yield Sweep(cluster, resume)
 
 

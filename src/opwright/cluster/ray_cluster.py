@@ -12,7 +12,7 @@ from opwright.cluster import worker
 from opwright.cluster.board import Board
 from opwright.cluster.nodes import Node, can_run, units_at_a_time
 from opwright.cluster.shelf import Shelf
-from opwright.cluster.sweep import Sweep, Tasks
+from opwright.cluster.sweep import Sweep, Tasks, last_line
 from opwright.cluster.warm import warm, warm_tasks
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
@@ -43,10 +43,10 @@ class RayCluster:
 
     Attributes:
         nodes: the machines, as they were found at the start.
-        differences: what is not equal on all machines, in words.
+        differences: what is not equal on all machines, and which of them do not answer, in words.
 
     Raises:
-        CheckError: Ray is not installed, or there is no cluster at the address.
+        CheckError: Ray is not installed, there is no cluster at the address, or none of its machines answers.
     """
 
     def __init__(self, address: str = "", *, jobs: int | None = None, checks: bool = True) -> None:
@@ -74,8 +74,8 @@ class RayCluster:
             self._timed_task = self._ray.remote(max_retries=0, max_calls=1)(worker.do)
             if checks:
                 self._warm_workers()
-            self.nodes = self._find_nodes()
-            self.differences = self._find_differences()
+            self.nodes, silent = self._find_nodes()
+            self.differences = silent + self._find_differences()
         except BaseException:
             self.stop()
             raise
@@ -130,21 +130,26 @@ class RayCluster:
         on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         return self._ray.remote(scheduling_strategy=on_it, **options)
 
-    def _find_nodes(self) -> list[Node]:
-        """Ask every machine for what it is, all at the same time."""
+    def _find_nodes(self) -> tuple[list[Node], list[str]]:
+        """Ask every machine for what it is, all at the same time. Also, which of them do not answer, in words."""
         # Its process is no good for units, because it is not warm.
         asked = [
             (node, self._on(node, num_cpus=0, max_calls=1)(worker.machine_here).remote(self._shelf))
             for node in self._ray.nodes()
             if node["Alive"]
         ]
-        found = []
+        found, silent = [], []
         for node, ref in asked:
-            host, machine = self._ray.get(ref)
+            try:
+                host, machine = self._ray.get(ref)
+            except self._ray.exceptions.RayError as error:  # it is gone, and Ray has not noticed yet
+                silent.append(f"{node['NodeManagerHostname']} does not answer, and gets no work: {last_line(error)}")
+                continue
             found.append(Node.of(node["NodeID"], host, machine, node["Resources"]))
         if not found:
-            raise CheckError("no machine of the cluster is alive", fix="look at `ray status`")
-        return found
+            why = "; ".join(silent) or "none is alive"
+            raise CheckError(f"no machine of the cluster can be used: {why}", fix="look at `ray status`, and try again")
+        return found, silent
 
     def _find_differences(self) -> list[str]:
         """The versions of every machine, compared with those here."""

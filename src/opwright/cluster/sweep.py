@@ -18,7 +18,7 @@ from opwright.cluster.parcel import Packer
 from opwright.errors import OpwrightError
 from opwright.sweep.unit import Done, Needs, OnStep, Unit
 
-__all__ = ["Sweep", "Tasks"]
+__all__ = ["Sweep", "Tasks", "last_line"]
 
 # So many tasks are with Ray at a time for each that can run: one runs, and the next is on its way.
 _AHEAD = 2
@@ -165,7 +165,7 @@ class Sweep:
             return self._try_again(number, loss)
         self._forget(number)
         cause = getattr(error, "cause", None)
-        why, remedy = (cause.message, cause.fix) if isinstance(cause, OpwrightError) else (_last_line(error), "")
+        why, remedy = (cause.message, cause.fix) if isinstance(cause, OpwrightError) else (last_line(error), "")
         result = self._units[number].without_result(f"it could not be run there: {why}", remedy or "")
         return Done(number, result, lost=True)
 
@@ -196,7 +196,7 @@ class Sweep:
         if isinstance(error, errors.RuntimeEnvSetupError | errors.TaskUnschedulableError):
             return None
         kind = LossKind.MACHINE if isinstance(error, errors.NodeDiedError) else LossKind.WORKER
-        return Loss(kind, f"{type(error).__name__}: {_last_line(error)}", node, host, step)
+        return Loss(kind, f"{type(error).__name__}: {last_line(error)}", node, host, step)
 
     def _look_at_nodes(self) -> Iterator[Done]:
         """From time to time: if a machine is gone, give the units that it ran to others, and take back those that wait,
@@ -261,6 +261,7 @@ class Sweep:
                 self._on_step(self._units[note.number], f"{note.step} [{note.host}]")
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
+    """What an error of Ray says at its end, without the traces before."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from opwright.checks.calls.repeated_calls import draws_of, is_right, write_into
+from opwright.checks.chosen_cases import large_cases, typical_cases
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
@@ -40,7 +41,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if context.runs_slowly:
         yield NotChecked(NAME, "interpreters and simulators run in one thread")
         return
-    cases = list(dict.fromkeys([*context.large_cases(1), *context.typical_cases(1), *_short(context)]))
+    cases = list(dict.fromkeys([*large_cases(context, 1), *typical_cases(context, 1), *_short(context)]))
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return
@@ -57,7 +58,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 def _short(context: Context) -> list[Case]:
     """A case of few elements, for which kernels may have ways of their own."""
-    few = [c for c in context.typical_cases(20) if elements(context.op.contract, c) <= _FEW]
+    few = [c for c in typical_cases(context, 20) if elements(context.op.contract, c) <= _FEW]
     return few[:1]
 
 

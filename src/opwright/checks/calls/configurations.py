@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from opwright.checks.chosen_cases import large_cases, typical_cases
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
@@ -31,8 +32,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     configurations = kernel.configurations() if kernel is not None else ()
     if kernel is None or not configurations:
         return
-    typical = context.typical_cases(1)
-    cases = [*typical, *context.large_cases(1)]
+    typical = typical_cases(context, 1)
+    cases = [*typical, *large_cases(context, 1)]
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return

@@ -16,6 +16,7 @@ import torch
 
 from opwright.checks.calls.blocks import beside_other_work, without_deterministic_algorithms
 from opwright.checks.calls.repeated_calls import is_right, write_into
+from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases
 from opwright.checks.comparison.bits import different_bits
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
@@ -68,7 +69,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if this_machine().triton_interpret:
         yield NotChecked(NAME, "Triton's interpreter runs programs in one order")
         return
-    cases = list(dict.fromkeys([*context.typical_cases(1), *context.large_cases(1), *_long_cases(context)]))
+    cases = list(dict.fromkeys([*typical_cases(context, 1), *large_cases(context, 1), *_long_cases(context)]))
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return
@@ -85,7 +86,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 
 def _long_cases(context: Context) -> list[Case]:
-    return [] if context.runs_slowly else context.long_cases()
+    return [] if context.runs_slowly else long_cases(context)
 
 
 def _runs(context: Context, case: Case) -> Iterator[tuple[str, _Run]]:

@@ -16,6 +16,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.calls import growth
+from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
@@ -47,7 +48,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Repeat a small case with several values; a large one, to see its memory."""
     if context.kernel not in context.op.kernels or context.op.contract.random:
         return
-    case = next(iter(context.typical_cases(1)), None)
+    case = next(iter(typical_cases(context, 1)), None)
     if case is None:
         yield NotChecked(NAME, "no case could be run")
         return
@@ -223,7 +224,7 @@ def _explanation(context: Context, draws: Sequence[Prepared], draw: Prepared, ou
 
 def _of_large_results(context: Context) -> Iterator[Finding]:
     """Whether many calls of a large case are right, in memory of their own, and take no more and more of it."""
-    cases = [] if context.runs_slowly else [*context.large_cases(1), *context.long_cases()]
+    cases = [] if context.runs_slowly else [*large_cases(context, 1), *long_cases(context)]
     if not cases:
         return
     run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))
@@ -246,7 +247,7 @@ def _of_backwards(context: Context) -> Iterator[Finding]:
     gradient."""
     if context.runs_slowly or context.op.parts["autograd"].origin is not Origin.CUSTOM:
         return
-    cases = gradients.differentiable_cases(context, [*context.large_cases(1), *context.long_cases()])
+    cases = gradients.differentiable_cases(context, [*large_cases(context, 1), *long_cases(context)])
     if not cases:
         return
     run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.observation import Observation
@@ -33,7 +34,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if context.device != "cuda":
         yield NotChecked(NAME, "a CPU has no streams")
         return
-    cases = context.typical_cases(2)
+    cases = typical_cases(context, 2)
     for case in cases:
         context.progress(NAME, str(case))
         run = context.observe(case)

@@ -16,6 +16,7 @@ import torch
 from opwright import tree
 from opwright.checks.calls.blocks import beside_other_work, without_deterministic_algorithms
 from opwright.checks.calls.repeated_calls import is_right
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.bits import different_bits
 from opwright.checks.context import Context
 from opwright.checks.copies import same_layout_copy
@@ -35,7 +36,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Run a typical case in each of the surroundings."""
     if context.kernel not in context.op.kernels or context.op.contract.random:
         return
-    cases = context.typical_cases(1)
+    cases = typical_cases(context, 1)
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return

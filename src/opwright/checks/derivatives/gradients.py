@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import Doubt, derivative_of
@@ -126,7 +127,7 @@ def _passes(context: Context) -> Iterator[_Pass]:
             yield _Pass(case, layout)
     for case in chosen[:1]:
         yield from _partial_passes(context, case)
-    for case in differentiable_cases(context, context.long_cases()):
+    for case in differentiable_cases(context, long_cases(context)):
         if case not in chosen:
             yield _Pass(case)
     if context.op.parts["autograd"].origin is Origin.CUSTOM:  # a derived one is the reference's, at kinks as elsewhere
@@ -159,12 +160,12 @@ def _cases(context: Context) -> list[Case]:
     for case in _typical(context):
         by_dtype.setdefault(case.dtypes, []).append(case)
     chosen = [case for listed in by_dtype.values() for case in (listed[0], listed[-1])]
-    strided = context.typical_cases(2, layouts=("sliced", "transposed"))
-    return list(dict.fromkeys([*chosen, *differentiable_cases(context, [*context.large_cases(2), *strided])]))
+    strided = typical_cases(context, 2, layouts=("sliced", "transposed"))
+    return list(dict.fromkeys([*chosen, *differentiable_cases(context, [*large_cases(context, 2), *strided])]))
 
 
 def _typical(context: Context) -> list[Case]:
-    return differentiable_cases(context, context.typical_cases(48))
+    return differentiable_cases(context, typical_cases(context, 48))
 
 
 def _is_differentiable(context: Context, case: Case) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
 from opwright.checks.kernel_calls import gradients_of, same_layout
@@ -32,7 +33,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         return
     found = ""
     passed = 0
-    for case in gradients.differentiable_cases(context, context.typical_cases(8))[:3]:
+    for case in gradients.differentiable_cases(context, typical_cases(context, 8))[:3]:
         run = context.observe(case)
         assert isinstance(run, Observation)  # typical_cases returns only cases that ran
         for layout in ("contiguous", "expanded"):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
@@ -31,7 +32,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     contract = context.op.contract.functional
     if context.op.parts["autograd"].origin is not Origin.CUSTOM or contract is None or contract.random:
         return
-    cases = gradients.differentiable_cases(context, context.typical_cases(8))[:2]
+    cases = gradients.differentiable_cases(context, typical_cases(context, 8))[:2]
     for case in cases:
         context.progress(NAME, str(case))
         run = context.observe(case)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.memory import guard_bands
 from opwright.checks.memory.guarded import Edge, at_edge, read_only
@@ -56,7 +57,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 def _written_by_torch(context: Context) -> Iterator[Finding]:
     """What torch's functions write into an argument within a call, also if they set it back."""
-    for case in context.typical_cases(1):
+    for case in typical_cases(context, 1):
         prepared = context.prepare(case)
         assert isinstance(prepared, Prepared)  # these are only cases that ran
         arguments = list(tree.map_tensors(torch.clone, list(prepared.arguments)))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, to_cpu
@@ -40,7 +41,7 @@ _MOVES = frozenset(
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Watch one call of a typical case: torch's functions, and the reference's code."""
     kernel = context.op.kernels.get(context.kernel)
-    cases = context.typical_cases(1)
+    cases = typical_cases(context, 1)
     if kernel is None or kernel.backend in _COMPILED or not cases:
         return
     run = context.observe(cases[0])

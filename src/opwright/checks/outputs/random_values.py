@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.statistics import first_difference
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
@@ -26,9 +27,9 @@ _STEP = 64
 def sampled_cases(context: Context) -> list[Case]:
     """The largest typical case in each dtype, and a strided one: a comparison takes hundreds of runs."""
     by_dtype: dict[Any, Case] = {}
-    for case in context.typical_cases(24):
+    for case in typical_cases(context, 24):
         by_dtype.setdefault(case.dtype, case)
-    return list(dict.fromkeys([*by_dtype.values(), *context.typical_cases(1, layouts=("sliced",))]))
+    return list(dict.fromkeys([*by_dtype.values(), *typical_cases(context, 1, layouts=("sliced",))]))
 
 
 def not_repeatable(context: Context, run: Observation) -> str | None:

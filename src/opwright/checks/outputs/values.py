@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.statistics import ERROR_RATE
 from opwright.checks.comparison.tolerance import ErrorSizes, describe_difference
 from opwright.checks.context import Context
@@ -58,7 +59,7 @@ def _check_distributions(context: Context) -> Iterator[Finding | NotChecked]:
 
 def _different_each_time(context: Context) -> Finding | None:
     """A finding if the reference gives different results for the same arguments, which nothing can equal."""
-    for case in context.typical_cases(1):
+    for case in typical_cases(context, 1):
         run = context.observe(case)
         assert isinstance(run, Observation)  # typical_cases returns only cases that ran
         torch.manual_seed(torch.initial_seed() + 1)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import derivative_of
 from opwright.checks.exceptions import in_words
@@ -26,7 +27,7 @@ _BACKENDS = {"smoke": "aot_eager", "quick": "aot_eager", "full": "inductor"}
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Compile for one size with static shapes, and for two with dynamic shapes."""
-    chosen = context.typical_cases(2)
+    chosen = typical_cases(context, 2)
     if not chosen:
         yield NotChecked(NAME, "no case could be run")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opwright.checks.chosen_cases import large_cases, typical_cases
 from opwright.checks.context import Context
 from opwright.checks.observation import Observation
 from opwright.contract import derive
@@ -22,7 +23,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if operator.parts["flops"].origin is not Origin.CUSTOM:
         return
     ratios = []
-    for case in [*context.large_cases(2), *context.typical_cases(2)]:
+    for case in [*large_cases(context, 2), *typical_cases(context, 2)]:
         run = context.observe(case)
         assert isinstance(run, Observation)  # typical_cases returns only cases that ran
         own = operator.contract.signature.call(operator.flops, run.arguments)

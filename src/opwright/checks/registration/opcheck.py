@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import Derivative, derivative_of, gradients_of_sum
 from opwright.checks.exceptions import in_words
@@ -34,7 +35,7 @@ _OTHER_VALUES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (torch.sigmo
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Check one contiguous case (with gradients, if any) and one strided."""
-    chosen = context.typical_cases(1) + context.typical_cases(1, layouts=("sliced", "transposed"))
+    chosen = typical_cases(context, 1) + typical_cases(context, 1, layouts=("sliced", "transposed"))
     for case in chosen:
         context.progress(NAME, str(case))
         run = context.observe(case)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context
 from opwright.checks.exceptions import in_words
@@ -87,7 +88,7 @@ def _cases(context: Context) -> list[Case]:
     wanted = [c for c in context.cases if c.dtypes == context.cases[0].dtypes and can_be_split(c)]
     wanted.sort(key=lambda case: elements(context.op.contract, case))
     found = list(itertools.islice(filter(context.ran, wanted), _CASES))
-    return found or context.typical_cases(_CASES)
+    return found or typical_cases(context, _CASES)
 
 
 def _accepted(context: Context, run: Observation) -> list[tuple[list[Any], list[Any]]] | str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import Context, kind_of
 from opwright.checks.exceptions import in_words
@@ -27,7 +28,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     contract = context.op.contract
     if context.op.parts["vmap"].origin is not Origin.CUSTOM or contract.random or contract.signature.mutated:
         return
-    cases = context.typical_cases(3)
+    cases = typical_cases(context, 3)
     failed: set[str] = set()
     for case in cases:
         run = context.observe(case)
