@@ -299,15 +299,6 @@ two.python(lambda x: x.clone(), name="wrong")
     assert "2 finished before are taken from journal" in again.stderr
 
 
-def test_a_unit_that_ends_two_machines_ends_no_third_one(cluster):
-    """The last test with this cluster: nothing is left of it."""
-    (done,) = cluster.run([KillsItsMachine()], no_step)
-    assert done.lost
-    assert done.result.why.startswith("2 machines died while they ran it, so it is tried on no other one"), done
-    (after,) = cluster.run([FillsTheDisk(Path("never"))], no_step)
-    assert after.result.why == "no machine of the cluster has a processor for tasks"
-
-
 def test_a_machine_that_does_not_answer_is_named_and_gets_no_work(cluster, monkeypatch):
     import ray
 
@@ -323,6 +314,15 @@ def test_a_machine_that_does_not_answer_is_named_and_gets_no_work(cluster, monke
     monkeypatch.setattr(ray, "nodes", lambda: [gone])
     with pytest.raises(CheckError, match="no machine of the cluster can be used: gone does not answer"):
         RayCluster()
+
+
+def test_a_unit_that_ends_two_machines_ends_no_third_one(cluster):
+    """The last test with this cluster: nothing is left of it."""
+    (done,) = cluster.run([KillsItsMachine()], no_step)
+    assert done.lost
+    assert done.result.why.startswith("2 machines died while they ran it, so it is tried on no other one"), done
+    (after,) = cluster.run([FillsTheDisk(Path("never"))], no_step)
+    assert after.result.why == "no machine of the cluster has a processor for tasks"
 
 
 def test_no_cluster_at_an_address():

@@ -71,9 +71,17 @@ def read_arguments_once() -> None:
     chosen.make_context("check", ["a.py"], parent=context, resilient_parsing=True)
 
 
+# Ray ends whoever uses it when its own processes on this machine are gone.
+_RAY = (
+    "Ray, whose processes on this machine are gone, or by a file that it imported.\n"
+    "  → repeat the command; with --resume FILE, it goes on from what is finished"
+)
+
+
 def run() -> NoReturn:
     """Run the command line in a process of its own (see ``supervise.py``)."""
-    run_supervised(_run, FAILED, INTERRUPTED)
+    is_on_ray = any(argument.split("=")[0] == "--ray" for argument in sys.argv)
+    run_supervised(_run, FAILED, INTERRUPTED, _RAY if is_on_ray else "a file that it imported")
 
 
 def _run() -> int:

@@ -27,12 +27,13 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ECHO = 1.0
 
 
-def run_supervised(command: Callable[[], int], otherwise: int, interrupted: int) -> NoReturn:
+def run_supervised(command: Callable[[], int], otherwise: int, interrupted: int, suspect: str) -> NoReturn:
     """Run a command in a child process, and exit with the code that it returns.
 
     Args:
         otherwise: the exit code if the process ends before the command returns one.
         interrupted: the exit code if the user does not wait for what is finished to be written.
+        suspect: what ends a process before its command does, for the message.
     """
     read, write = os.pipe()
     sys.stdout.flush()
@@ -55,7 +56,7 @@ def run_supervised(command: Callable[[], int], otherwise: int, interrupted: int)
         sys.exit(interrupted)
     ended = os.waitstatus_to_exitcode(status)
     how = f"with exit code {ended}" if ended >= 0 else f"by {signal.Signals(-ended).name}"
-    print(f"opwright: ended {how} before the command did, by a file that it imported", file=sys.stderr)
+    print(f"opwright: ended {how} before the command did, by {suspect}", file=sys.stderr)
     sys.exit(otherwise)
 
 

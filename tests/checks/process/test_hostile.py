@@ -314,7 +314,15 @@ def _run(tmp_path, *, before="", value=2, second="pass"):
 def test_a_file_that_ends_the_process_at_its_import_does_not_pass(tmp_path):
     ended = _run(tmp_path, before="import os; os._exit(0)")
     assert ended.returncode == 1
-    assert "ended with exit code 0 before the command did" in ended.stderr
+    assert "ended with exit code 0 before the command did, by a file that it imported" in ended.stderr
+
+
+def test_where_ray_may_have_ended_the_process_the_message_says_how_to_go_on():
+    code = "import os, opwright.cli as cli; cli._run = lambda: os._exit(1); cli.run()"
+    ended = subprocess.run([sys.executable, "-c", code, "check", "--ray=local"], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "ended with exit code 1 before the command did, by Ray, whose processes" in ended.stderr
+    assert "with --resume FILE, it goes on from what is finished" in ended.stderr
 
 
 @pytest.mark.slow  # two commands, each of which imports torch twice
