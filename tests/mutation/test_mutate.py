@@ -16,8 +16,9 @@ from opwright.checks.plan import plan
 from opwright.cli import app
 from opwright.machine import this_machine
 from opwright.mutation.edits import Edit
+from opwright.mutation.judging import MutatedKernel, judge
 from opwright.mutation.patch import Patch, mutant_of
-from opwright.mutation.run import _judge, _Kernel, mutate
+from opwright.mutation.run import mutate
 from opwright.mutation.sources import sources_of
 from opwright.report.terminal.mutation import show_mutation
 from opwright.results import Fate, KernelMutation, Killer, Mutant, MutationReport, Status
@@ -31,7 +32,7 @@ def _only(report):
 
 def _kernel(operator, name, folder, timeout=60.0):
     (task,) = plan(operator, this_machine(), [name], "cpu")
-    return _Kernel(task, timeout, folder)
+    return MutatedKernel(task, timeout, folder)
 
 
 def _made(operator, name, folder, old, new, timeout=60.0):
@@ -39,7 +40,7 @@ def _made(operator, name, folder, old, new, timeout=60.0):
     sources, _ = sources_of(operator, name)
     source = next(s for s in reversed(sources) if old in s.text)  # CUDA's text stands in the Python file, too
     at = source.text.rindex(old)
-    return _judge(_kernel(operator, name, folder, timeout), 0, source, Edit(at, at + len(old), new, "by hand"))
+    return judge(_kernel(operator, name, folder, timeout), 0, source, Edit(at, at + len(old), new, "by hand"))
 
 
 @pytest.mark.slow  # the kernel itself is checked first, then each mutant
