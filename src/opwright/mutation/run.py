@@ -17,9 +17,7 @@ from opwright.checks.plan import Task, plan, refuse_unknown_kernels
 from opwright.checks.run import executor_for, refuse_timeout
 from opwright.errors import CheckError
 from opwright.mutation.edits import Edit
-from opwright.mutation.judging import (
-    shown,
-)
+from opwright.mutation.judging import shown
 from opwright.mutation.sources import Source, sources_of
 from opwright.mutation.units import KernelUnit, MutantUnit, SearchesUnit, SearchUnit
 from opwright.results import Fate, KernelMutation, Mutant, MutationReport
