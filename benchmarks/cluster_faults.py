@@ -31,6 +31,8 @@ import records
 from opwright.machine import this_machine
 
 _SOURCE = """
+import time
+
 from jaxtyping import Float
 from torch import Tensor
 import opwright as ow
@@ -39,9 +41,13 @@ import opwright as ow
 def double(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     return 2 * x
 
+def after_a_while(x):
+    time.sleep({seconds})
+    return x + x
+
 for number in range({kernels}):
     wrong = number < {wrong}
-    double.python((lambda x: x.clone()) if wrong else (lambda x: x + x), name=f"kernel{{number}}")
+    double.python((lambda x: x.clone()) if wrong else after_a_while, name=f"kernel{{number}}")
 """
 _MARK = "OPWRIGHT_FAULTS_TRIAL"
 # What the command line of a process contains, by its part in the sweep; the first that fits.
@@ -66,15 +72,16 @@ _NOTHING = "nothing: it had ended"
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is checked: so many kernels, of which some are wrong, with some options."""
+    """What is checked, and how: so many kernels, of which some are wrong; a call of a right one takes some seconds."""
 
     kernels: int
     wrong: int
+    seconds: float
     options: tuple[str, ...]
 
 
-_WHOLE = Sweep(8, 2, ("--only", "values", "--only", "metadata", "--level", "smoke"))
-_SLICED = Sweep(3, 1, ("--level", "quick"))
+_WHOLE = Sweep(8, 2, 0.0, ("--only", "values", "--only", "metadata", "--level", "smoke"))
+_SLICED = Sweep(3, 1, 0.03, ("--level", "quick"))
 
 
 @dataclass
@@ -105,7 +112,9 @@ def main() -> None:
     draw = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory(prefix="cluster-faults-") as name:
         folder = Path(name)
-        (folder / "faults_op.py").write_text(_SOURCE.format(kernels=sweep.kernels, wrong=sweep.wrong))
+        (folder / "faults_op.py").write_text(
+            _SOURCE.format(kernels=sweep.kernels, wrong=sweep.wrong, seconds=sweep.seconds)
+        )
         started = time.monotonic()
         undisturbed = _run(folder, 0, sweep)
         undisturbed.wait()
