@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import itertools
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 __all__ = [
-    "LIBRARIES", "Watched", "all_names", "attribute_names", "captured", "is_as_it_was", "is_constant", "loaded_globals",
-    "own_functions", "state_of", "used_globals", "with_inner_codes",
+    "LIBRARIES", "Watched", "all_names", "attribute_names", "attributes_of_names", "captured", "changeable_default",
+    "handles_errors", "is_as_it_was", "is_constant", "loaded_globals", "own_functions", "state_of", "used_globals",
+    "with_inner_codes",
 ]  # fmt: skip
 
 # Modules whose functions are no user's.
@@ -28,6 +30,7 @@ _WRITES = frozenset(
 
 _LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
+_LOADS_NAME = _LOADS_GLOBAL | {"LOAD_DEREF"}
 
 
 class Watched(NamedTuple):
@@ -58,8 +61,13 @@ def own_functions(function: types.FunctionType) -> Iterator[types.FunctionType]:
         yield function
         for watched in (*used_globals(function), *captured(function)):
             value = watched.value
-            if isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] not in LIBRARIES:
+            if isinstance(value, types.FunctionType) and not _is_of_a_library(value):
                 left.append(value)
+
+
+def _is_of_a_library(function: types.FunctionType) -> bool:
+    module: str | None = function.__module__  # None in a namespace without a name, as exec takes it
+    return (module or "").partition(".")[0] in LIBRARIES
 
 
 def used_globals(function: types.FunctionType) -> Iterator[Watched]:
@@ -81,6 +89,24 @@ def loaded_globals(function: types.FunctionType) -> Iterator[Watched]:
 def attribute_names(function: types.FunctionType) -> Iterator[str]:
     """The names of attributes and methods that it reads."""
     return _argument_names(function, _LOADS_ATTRIBUTE)
+
+
+def attributes_of_names(function: types.FunctionType) -> Iterator[tuple[str, str]]:
+    """Pairs of a name that is not the function's own, and an attribute of its value that it reads."""
+    for before, instruction in _pairs_of_instructions(function):
+        if before.opname in _LOADS_NAME and instruction.opname in _LOADS_ATTRIBUTE:
+            yield before.argval, instruction.argval
+
+
+def handles_errors(function: types.FunctionType) -> bool:
+    """Whether it does something where an error is raised, except to leave a ``with``."""
+    pairs = _pairs_of_instructions(function)
+    return any(one.opname == "PUSH_EXC_INFO" and next_.opname != "WITH_EXCEPT_START" for one, next_ in pairs)
+
+
+def _pairs_of_instructions(function: types.FunctionType) -> Iterator[tuple[dis.Instruction, dis.Instruction]]:
+    for code in with_inner_codes(function.__code__):
+        yield from itertools.pairwise(i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG")
 
 
 def _argument_names(function: types.FunctionType, instructions: frozenset[str]) -> Iterator[str]:
@@ -120,11 +146,15 @@ def is_constant(value: Any) -> bool:
 
 def state_of(function: types.FunctionType) -> str | None:
     """What the function keeps from call to call, or writes, in words; None if there is nothing."""
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    if not all(map(is_constant, defaults)):
+    if changeable_default(function):
         return "a default of it can be changed"
     written = _written_name(function)
     return None if written is None else f"it writes {written}"
+
+
+def changeable_default(function: types.FunctionType) -> bool:
+    """Whether an argument has a default that may change, such as a list."""
+    return not all(map(is_constant, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
 
 
 def _written_name(function: types.FunctionType) -> str | None:

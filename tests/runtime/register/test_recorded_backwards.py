@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -131,7 +132,51 @@ def by_an_accumulated_gradient(ctx: Any, grad: Tensor) -> Tensor:
     return grad * torch.cos(x) if x.grad is None else grad * torch.cos(x) + 0 * x.grad
 
 
-UNRECORDABLE = [by_a_value, by_counting, by_a_tensor, by_writing, by_a_random_operator, by_an_accumulated_gradient]
+def by_trying_a_value(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    try:
+        has_nan = bool(torch.isnan(grad).any())
+    except RuntimeError:
+        has_nan = False
+    return (torch.nan_to_num(grad) if has_nan else grad) * torch.cos(x)
+
+
+def by_trying_memory(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    is_large = False
+    try:
+        is_large = grad.flatten().tolist()[0] > 1e9
+    except:  # noqa: E722
+        grad = grad.clone()
+    return (-grad if is_large else grad) * torch.cos(x)
+
+
+def by_an_attribute_of_a_function(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    return grad * torch.cos(x) * helped.scale  # type: ignore[attr-defined]
+
+
+def by_a_chosen_kernel(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    with cosine.only("kernel"):
+        return grad * cosine(x)
+
+
+def by_text(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    return grad * torch.cos(x) if type(grad) is not Tensor or "nan" not in str(grad) else -grad
+
+
+def by_a_setting(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    return grad * torch.cos(x) if torch.get_deterministic_debug_mode() < 3 else -grad
+
+
+helped.scale = 1.0  # type: ignore[attr-defined]
+UNRECORDABLE = [
+    by_a_value, by_counting, by_a_tensor, by_writing, by_a_random_operator, by_an_accumulated_gradient,
+    by_trying_a_value, by_trying_memory, by_an_attribute_of_a_function, by_a_chosen_kernel, by_text, by_a_setting,
+]  # fmt: skip
 
 
 def sine(namespace: str, backward: Callable[..., Any]) -> ow.Op:
@@ -199,6 +244,76 @@ def test_what_depends_on_more_or_does_more_is_computed_in_python(
     COUNTS.clear()
     assert torch.equal(gradient(op, leaf(seed=1)), gradient(torch.sin, leaf(seed=1)))
     assert len(COUNTS) == (backward is by_counting)
+
+
+def by_asserting(ctx: Any, grad: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
+    with torch.no_grad():
+        torch._assert_async((grad >= 0).all())
+    return grad * torch.cos(x)
+
+
+def test_an_assertion_is_part_of_a_recording(
+    recorders: list[GradientRecorder], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, x = sine(namespace, by_asserting), leaf()
+    warm(op, x)
+    assert tapes(recorders) == 1
+    nothing_in_python(monkeypatch)
+    assert torch.equal(gradient(op, x), gradient(torch.sin, x))
+    with pytest.raises(RuntimeError, match="single nonzero value"):
+        torch.autograd.grad(op(x), x, -torch.ones(2, 3))
+
+
+def test_hooks_of_saved_tensors_see_no_recording_and_always_the_same(
+    recorders: list[GradientRecorder], namespace: str
+) -> None:
+    op, x = define(namespace, "cosine", cos), leaf()
+    seen: list[list[type]] = []
+
+    def pack(saved: Tensor) -> Tensor:
+        seen[-1].append(type(saved))
+        return saved
+
+    def watched() -> None:
+        seen.append([])
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            gradient(op, x)
+
+    for _ in range(4):
+        watched()
+    assert tapes(recorders) == 0
+    warm(op, x)
+    assert tapes(recorders) == 1
+    watched()
+    assert seen[1:] == seen[:-1]
+    assert {kind for kinds in seen for kind in kinds} <= {Tensor}
+
+
+def test_a_module_that_is_rebound(recorders: list[GradientRecorder], namespace: str) -> None:
+    names: dict[str, Any] = {"torch": torch}  # without a name of its own
+    exec("def backward(ctx, grad): return derivative(ctx.saved_tensors[0]) * grad", names)
+    exec("def derivative(x): return torch.cos(x)", names)
+    op, x = sine(namespace, names["backward"]), leaf()
+    warm(op, x)
+    assert tapes(recorders) == 1
+    assert torch.equal(gradient(op, x), gradient(torch.sin, x))
+    names["torch"] = types.SimpleNamespace(cos=torch.zeros_like)
+    assert not gradient(op, x).any()
+
+
+def test_a_list_that_the_caller_changes_before_the_backward(namespace: str) -> None:
+    op, found = define(namespace, "scaled", doubled_or_tripled), []
+    for _ in range(4):
+        x, flags = leaf(), [True]
+        result = op(x, flags)
+        flags[0] = False
+        found.append(torch.autograd.grad(result.sum(), x)[0])
+    assert all(torch.equal(each, torch.full((2, 3), 3.0)) for each in found)
+
+
+def doubled_or_tripled(x: Float[Tensor, "*n"], flags: list[bool]) -> Float[Tensor, "*n"]:
+    return x * (3.0 if flags[0] else 2.0)
 
 
 def test_an_operator_runs_the_kernel_that_it_has_then(recorders: list[GradientRecorder], namespace: str) -> None:

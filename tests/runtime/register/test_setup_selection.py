@@ -104,10 +104,15 @@ def loops(ctx, inputs, output):
     ctx.kept = [each for each in inputs]  # noqa: C416
 
 
+def keeps_what_its_default_holds(ctx, inputs, output, kept=[0]):  # noqa: B006
+    ctx.kept = kept[0]
+
+
 @pytest.mark.parametrize(
     "setup_context",
     [
-        branches, compares, asks_for_a_size, computes, reads_a_global, sets_a_flag_of_autograd,
+        keeps_what_its_default_holds, branches, compares, asks_for_a_size, computes, reads_a_global,
+        sets_a_flag_of_autograd,
         takes_a_name_of_autograd, saves_no_tensor, saves_a_list, writes_a_text, negates, loops,
         functools.partial(all_inputs),
     ],

@@ -119,7 +119,11 @@ class _Recorder(DispatchMode):  # type: ignore[misc]
             self._new_slot(each, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception as error:  # some code tries to read values, and does something else where it cannot
+            self._refused = self._refused or Unrecordable(f"{func} does not run without values: {error}")
+            raise
         if self._refused is None:
             try:
                 self._note(func, args, kwargs or {}, result)
@@ -215,13 +219,13 @@ def _slots_in(encoded: Any) -> list[int]:
 
 
 def _needed(steps: Sequence[_Step], results: Sequence[int]) -> list[_Step]:
-    """Without those whose results nothing reads: a gradient seldom needs all of the forward. Where one writes into a
-    tensor, all stay."""
+    """Without those whose results nothing reads: a gradient seldom needs all of the forward. Those without a result
+    stay, such as assertions; where one writes into a tensor, all do."""
     if any(step.writes for step in steps):
         return list(steps)
     wanted, needed = set(results), []
     for step in reversed(steps):
-        if wanted.intersection(step.results):
+        if wanted.intersection(step.results) or all(slot < 0 for slot in step.results):
             needed.append(step)
             wanted.update(step.reads())
     return needed[::-1]

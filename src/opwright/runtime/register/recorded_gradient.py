@@ -20,7 +20,9 @@ import torch
 from opwright.backends.names_in_code import (
     Watched,
     attribute_names,
+    attributes_of_names,
     captured,
+    handles_errors,
     is_constant,
     loaded_globals,
     own_functions,
@@ -30,6 +32,7 @@ from opwright.backends.native.tape import Unrecordable, record
 from opwright.backends.native.tracked_call import TrackedCalls
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import element_bytes
+from opwright.internals.autograd import saved_tensors_hooks
 from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.backward_operator import BackwardOperator
 from opwright.runtime.register.gradients import Gradient
@@ -43,23 +46,20 @@ _MOST_OF_AN_OPERATOR = 64
 _MOST_OPERATIONS = 256
 
 # What torch functions, and attributes of tensors, tell of the thread, the process or the machine.
-_OF_THE_MOMENT = frozenset(
-    {
-        "Generator", "_C", "__dict__", "__globals__", "_dynamo", "_version", "are_deterministic_algorithms_enabled",
-        "backends", "current_device", "current_stream", "data_ptr", "environ", "get_autocast_dtype",
-        "get_default_device", "get_float32_matmul_precision", "get_num_threads", "get_rng_state", "getenv",
-        "grad", "grad_fn", "initial_seed", "is_autocast_available", "is_autocast_enabled", "is_compiling",
-        "is_deterministic_algorithms_warn_only_enabled", "is_dynamo_compiling", "is_exporting", "is_grad_enabled",
-        "is_inference_mode_enabled", "is_leaf", "is_scripting", "is_tracing", "load", "manual_seed", "mem_get_info",
-        "memory_allocated", "memory_reserved", "memory_stats", "ops", "random", "save", "seed", "set_default_device",
-        "set_default_dtype", "storage", "storage_offset", "synchronize", "untyped_storage",
-    }
-)  # fmt: skip
+_SETTINGS = frozenset(name for name in dir(torch) if name.startswith(("get_", "set_", "use_")) or "_enabled" in name)
+_OF_THE_MOMENT = (_SETTINGS - {"get_default_dtype", "get_device", "set_grad_enabled"}) | {
+    "Generator", "Parameter", "_C", "__dict__", "__globals__", "_dynamo", "_version", "backends", "current_device",
+    "current_stream", "data_ptr", "distributed", "environ", "getenv", "grad", "grad_fn", "initial_seed",
+    "is_autocast_available", "is_compiling", "is_dynamo_compiling", "is_exporting", "is_leaf", "is_scripting",
+    "is_tracing", "load", "manual_seed", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats", "ops",
+    "random", "requires_grad", "save", "seed", "storage", "storage_offset", "synchronize", "untyped_storage",
+}  # fmt: skip
+# Those that tell a tensor from a fake one, such as type and str, are not among them.
 _BUILTINS = frozenset(
     {
         "len", "min", "max", "int", "float", "complex", "bool", "range", "tuple", "list", "abs", "sum", "zip",
         "enumerate", "isinstance", "all", "any", "map", "filter", "reversed", "sorted", "divmod", "round", "slice",
-        "dict", "set", "str", "pow", "type", "repr", "iter", "next", "NotImplemented", "Ellipsis",
+        "dict", "set", "pow", "iter", "next", "NotImplemented", "Ellipsis",
     }
 )  # fmt: skip
 
@@ -92,7 +92,7 @@ class GradientRecorder:
         self._gradient.recordings += 1
         try:
             self._record(values, needs, grads, found)
-        except (Unrecordable, RuntimeError, ValueError):
+        except Exception:  # whatever it is, the gradient itself was found
             self._gradient.recordings = _MOST_OF_AN_OPERATOR
         self._remaining = _GRADIENTS_BEFORE
 
@@ -119,8 +119,11 @@ class GradientRecorder:
 
 
 def _is_repeatable_now(arguments: Sequence[Any]) -> bool:
-    """Whether nothing but the operations matters: no second derivative, no mode, no capture of a CUDA graph."""
+    """Whether nothing but the operations matters: no second derivative, no mode, no hooks that would see what is saved,
+    no capture of a CUDA graph."""
     if torch.is_grad_enabled() or torch.is_anomaly_enabled() or not is_plain_call(arguments):
+        return False
+    if saved_tensors_hooks() is not None:
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
@@ -174,7 +177,7 @@ def _uses(contract: Contract, gradient: Gradient) -> _Uses:
         watched
         for function in own_functions(code)
         for watched in (*loaded_globals(function), *captured(function))
-        if not isinstance(watched.value, types.ModuleType) and watched.names is not vars(builtins)
+        if watched.names is not vars(builtins)
     ]
     return _Uses(tuple(names), _by_overload([watched.value for watched in names if _is_operator(watched.value)]))
 
@@ -206,9 +209,16 @@ def _reason(function: types.FunctionType, with_operators: bool) -> str | None:
     state = state_of(function)
     if state is not None:
         return state
+    if handles_errors(function):
+        return "it handles errors, such as that of a tensor without values"
+    values = {}
     for watched in (*loaded_globals(function), *captured(function)):
         if not (_is_known(watched) or (with_operators and _is_operator(watched.value))):
             return f"it uses {watched.name}"
+        values[watched.name] = watched.value
+    for name, attribute in attributes_of_names(function):  # a function, and an operator, may have any
+        if isinstance(values[name], types.FunctionType) or _is_operator(values[name]):
+            return f"it uses {name}.{attribute}"
     return next((f"it uses {name}" for name in attribute_names(function) if name in _OF_THE_MOMENT), None)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from opwright import tree
-from opwright.backends.names_in_code import attribute_names, is_constant, own_functions
+from opwright.backends.names_in_code import attribute_names, changeable_default, is_constant, own_functions
 from opwright.contract.contract import Contract
 
 __all__ = ["BackwardContext", "Selection", "selection_by", "selection_of", "uses_only_what_was_saved"]
@@ -95,7 +95,7 @@ def selection_by(setup_context: Callable[..., Any] | None, arguments: int, outpu
     """
     if setup_context is None:
         return Selection((), {}, {})
-    if not isinstance(setup_context, types.FunctionType) or not _is_straight(setup_context.__code__):
+    if not isinstance(setup_context, types.FunctionType) or not _is_straight(setup_context):
         return None
     inputs = tuple(_Opaque() for _ in range(arguments))
     results = tuple(_Opaque() for _ in range(outputs or 1))
@@ -126,9 +126,9 @@ def uses_only_what_was_saved(backward: Callable[..., Any]) -> bool:
     return names.isdisjoint(_OF_AUTOGRAD - _SAVED) and not any(_writes_attributes(f.__code__) for f in functions)
 
 
-def _is_straight(code: types.CodeType) -> bool:
-    names = [instruction.opname for instruction in dis.get_instructions(code)]
-    return not any(part in name for name in names for part in _DEPENDS)
+def _is_straight(function: types.FunctionType) -> bool:
+    names = [instruction.opname for instruction in dis.get_instructions(function.__code__)]
+    return not changeable_default(function) and not any(part in name for name in names for part in _DEPENDS)
 
 
 def _writes_attributes(code: types.CodeType) -> bool:

@@ -3,6 +3,7 @@
 #include <python_objects.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -70,9 +71,10 @@ struct ThreadSettings {
   }
 };
 
-// Someone watches operations: a profiler, a mode of __torch_function__, anomaly detection.
+// Someone watches operations: a profiler, a mode of __torch_function__, anomaly detection, hooks of saved tensors.
 bool operations_are_watched() {
-  return at::hasCallbacks() || at::impl::torch_function_mode_enabled() || torch::autograd::AnomalyMode::is_enabled();
+  return at::hasCallbacks() || at::impl::torch_function_mode_enabled() || torch::autograd::AnomalyMode::is_enabled() ||
+         !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
 }
 
 // Reads what Python describes; every function sets no error of Python but throws.

@@ -139,7 +139,7 @@ class TrackedCall : public Node {
       }
     }
     if (others.empty()) return;
-    others_ = std::make_shared<const Kept>(tuple_of(others.size(), [&](std::size_t i) { return Owned::from(others[i]); }));
+    others_ = std::make_shared<const Kept>(tuple_of(others.size(), [&](std::size_t i) { return unchanging(others[i]); }));
   }
 
   variable_list apply(variable_list&& grads) override {
@@ -264,6 +264,11 @@ class TrackedCall : public Node {
     PyObject* arguments[] = {values.get(), held(held_needs), incoming.get()};
     Owned found = checked(PyObject_Vectorcall(held(held_gradients), arguments, 3, nullptr));
     return taken(found.get());
+  }
+
+  // A list is the caller's, who may change it before the backward.
+  static Owned unchanging(PyObject* value) {
+    return PyList_CheckExact(value) ? checked(PyList_GetSlice(value, 0, PyList_GET_SIZE(value))) : Owned::from(value);
   }
 
   template <class Item>
