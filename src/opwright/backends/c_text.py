@@ -162,8 +162,9 @@ def included_files(
     waiting = [(text, path)]
     while waiting:
         current, includer = waiting.pop()
-        code = blank_out(current)
-        for line in INCLUDE.finditer(current):
+        lines = list(INCLUDE.finditer(current))
+        code = blank_out(current[: lines[-1].end()]) if lines else ""  # headers of libraries are long
+        for line in lines:
             if code[line.start() : line.end(1)].strip() == "":
                 continue  # in a comment or a literal
             name = line[2]

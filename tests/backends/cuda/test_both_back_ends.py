@@ -103,6 +103,20 @@ NAMES = {
         " + WARP_SHFL_XOR(3.0f, 0, 32, 1u) + WARP_SHFL(2, 0, 32, 1) + WARP_BALLOT(1, 1u);",
         9.0,
     ),
+    "complex": (
+        "#include <cuComplex.h>",
+        "cuDoubleComplex d = cuComplexFloatToDouble(cuCdivf(make_cuFloatComplex(4, 2), make_cuComplex(1, 1)));"
+        " cuComplex c = cuCmulf(make_cuFloatComplex(1, 2), cuConjf(make_cuFloatComplex(3, 4)));"
+        " out[0] = cuCreal(d) + 10 * cuCimag(d) + cuCrealf(c) + 100 * cuCimagf(c) + cuCabsf(make_cuFloatComplex(3, 4))"
+        " + cuCreal(cuCadd(d, cuCsub(d, d))) + cuCrealf(cuCfmaf(c, c, c));",
+        3 - 10 + 11 + 200 + 5 + 3 + (121 - 4 + 11),
+    ),
+    "vectors of CUDA 13": (
+        "", "double4_16a a = make_double4_16a(1, 2, 3, 4); ulong4_32a b{1, 2, 3, 4};"
+            " out[0] = a.w + b.y + alignof(double4_16a) + alignof(longlong4_32a);", 54.0),
+    "names of the host": ("__device__ int on(cudaStream_t stream, cudaEvent_t) { return stream == nullptr; }",
+                          "out[0] = on(0, 0);", 1.0),
+    "a compiler of CUDA": ("", "out[0] = __CUDACC_VER_MAJOR__ >= 12 && __CUDACC_VER_MINOR__ >= 0;", 1.0),
     "linux": ("#ifndef __linux__\n#error an unsupported system\n#endif", "out[0] = CLOCKS_PER_SEC > 0;", 1.0),
     "clock": ("#include <time.h>", "clock_t begin = clock(); out[0] = clock() >= begin;", 1.0),
     "torch's names": (

@@ -8,21 +8,42 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.backends.base import Artifact
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.c_text import blank_out
+from opwright.backends.c_text import blank_out, find_header
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
 from opwright.backends.cuda.options import CudaOptions, parse_options
+from opwright.backends.cuda.simulator.headers import RewrittenHeader, rewritten_header
 from opwright.backends.cuda.simulator.precompiled_header import included_by, precompiled_header
-from opwright.backends.cuda.simulator.rewriting import NO_PTX, Refusal, refusals, rewrite, without_includes
+from opwright.backends.cuda.simulator.rewriting import (
+    NO_PTX,
+    USED_PTX,
+    Refusal,
+    refusals,
+    refused_ptx,
+    rewrite,
+    text_digest,
+    without_includes,
+)
+from opwright.backends.cuda.simulator.runtime_library import (
+    INCLUDE,
+    SIMULATOR_HEADERS,
+    SLOT,
+    STACKS,
+    UNGUARDED,
+    UNITS,
+    runtime,
+    runtime_texts,
+)
 from opwright.backends.cuda.source import CudaSource, kernels_defined
+from opwright.backends.cuda.text.own_headers import OwnHeader
+from opwright.backends.cuda.text.parsing import qualified_names
 from opwright.backends.cuda.text.torch_names import FUNCTION_OBJECT, HEADERS, TORCH_NAMES, uses_torch_names
 from opwright.cache import ArtifactKey
 from opwright.errors import CompileError, KernelError, KernelRefusedError
@@ -33,20 +54,8 @@ from opwright.results import Accepted, Probe, Refused
 __all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
 
 _FOLDER = Path(__file__).parent
-_INCLUDE = _FOLDER / "include"
-# Compiled as a few units, not file by file: most of a file's time goes into headers that the others read too.
-_RUNTIME = {
-    "launching": ("launch", "attempt", "shadow", "scheduler", "waiting", "calls", "copies"),
-    "checking": ("checker", "releases", "hooks", "cluster", "cluster_calls", "cluster_checks"),
-    "asynchronous": (
-        *("mbarrier", "agents", "bulk", "named_barriers", "cluster_copies"),
-        *("reductions", "warpgroup", "accumulators", "matrix"),
-    ),
-}
-_STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process
 _HEADER = "opwright_simulator.h"
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
-SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
 
 # CUDA code may alias memory as any type and relies on wrapping integers; it raises no exceptions.
 _FLAGS = (
@@ -61,9 +70,6 @@ _FLAGS = (
     ),
     *("-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-w"),
 )
-# Some systems compile with this by default. It takes the simulator's writes by an offset from one thread-local variable
-# into another for overflows, and ends the process; the checked build examines accesses itself.
-_UNGUARDED = "-U_FORTIFY_SOURCE"
 _FAST = ("-O2",)
 # Little optimisation, so that accesses stay as in the source: not merged, not widened, not moved. Products and
 # sums are fused as in the fast build.
@@ -83,8 +89,11 @@ _COMPILER_FLAGS = {  # flags of the checked build that differ between the two co
         "-tsan-instrument-read-before-write=1",
     ),
 }
-_LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now")
+# The linker warns of functions that there are not: _USED_PTX.
+_LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--warn-unresolved-symbols")
 _RED_ZONE_BYTES = 64
+_USED_PTX = re.compile(rf"{USED_PTX}([0-9a-f]{{12}})_(\d+)")
+_LIBRARY = 1_000_000  # characters of headers: more are a library's, of which the preprocessor reads a part
 
 
 @dataclass(frozen=True)
@@ -132,8 +141,13 @@ def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, ch
     return Artifact(
         expression,
         file=folder / "kernel.so",
-        payload=Built(source, checked, *(_runtime(build.compiler, tools) / f"{name}.so" for name in (_STACKS, _SLOT))),
+        payload=Built(source, checked, *(runtime(build.compiler, tools) / f"{name}.so" for name in (STACKS, SLOT))),
     )
+
+
+def _any_code(test: Callable[[str], object], texts: Sequence[str]) -> bool:
+    """Whether a test finds something outside of comments and literals, which are blanked only if they matter."""
+    return any(test(text) and test(blank_out(text)) for text in texts)
 
 
 class _Build:
@@ -146,11 +160,10 @@ class _Build:
         self.options: CudaOptions = parse_options(source.options)
         self.standard = max(17, self.options.standard)  # the simulator's headers need 17
         self.files = source.device_files(_is_ours, expression)
-        self.headers = self.files.headers
+        self.headers: Sequence[OwnHeader] = self.files.headers
         texts = [self.files.text, *(header.text for header in self.headers)]
-        codes = [blank_out(text) for text in texts]
-        self.uses_torch_names = any(map(uses_torch_names, codes))
-        self.uses_function_objects = any(map(FUNCTION_OBJECT.search, codes))
+        self.uses_torch_names = _any_code(uses_torch_names, texts)
+        self.uses_function_objects = _any_code(FUNCTION_OBJECT.search, texts)
         self.uses_curand = any(CURAND_HEADER in text for text in texts)
 
     def key(self) -> ArtifactKey:
@@ -169,7 +182,7 @@ class _Build:
                 ("expression", self.expression),
                 ("checked", str(self.checked)),
                 *key_parts(self.compiler, self.source.options),
-                *_runtime_texts(),
+                *runtime_texts(),
             ),
             base=self.source.folder,
         )
@@ -184,21 +197,23 @@ class _Build:
             build.append("-fno-gnu-unique")  # else shared arrays of the same name in two kernels are merged
         fused = ["-ffp-contract=fast" if self.options.fuses else "-ffp-contract=off"]
         instructions = ["-mfma"] if "fma" in self.tools.machine.cpu_flags.split() else []
-        return [f"-std=c++{self.standard}", *_FLAGS, _UNGUARDED, *build, *fused, *instructions]
+        return [f"-std=c++{self.standard}", *_FLAGS, UNGUARDED, *build, *fused, *instructions]
 
     def macros(self) -> list[str]:
         capability = self.options.capability
         return [
             *("-D__CUDACC__=1", "-D__CUDACC_RTC__=1", f"-D__CUDA_ARCH__={capability}0", "-D__OPWRIGHT_SIMULATOR__=1"),
+            *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0"),  # headers ask for the instructions of a version
             *self.options.macros,
         ]
 
     def run(self, folder: Path) -> ReadFiles:
         """Write kernel.so and its source into ``folder``."""
-        runtime = _runtime(self.compiler, self.tools)
-        objects = [str(runtime / f"{unit}.o") for unit in _RUNTIME]
+        made = runtime(self.compiler, self.tools)
+        objects = [str(made / f"{unit}.o") for unit in UNITS]
         self.precompiled = self.precompiled_header()
         self.watch = BuildWatch(self.compiler)
+        self.headers = self.headers_read(folder)
         self.write_sources(folder)
         self.refuse_unsupported(folder)
         if self.checked:
@@ -206,10 +221,11 @@ class _Build:
             assembly = folder / "kernel.s"
             assembly.write_text(_instrument(assembly.read_text()))
             link = [self.compiler.path, "kernel.s", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"]
-            run_compiler(link, f"{self.source.name} (linked)", target="the simulator", folder=folder)
+            log = run_compiler(link, f"{self.source.name} (linked)", target="the simulator", folder=folder)
             assembly.unlink()
         else:
-            self.compile(folder, ["kernel.cpp", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"])
+            log = self.compile(folder, ["kernel.cpp", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"])
+        self.refuse_used_ptx(log)
         within = [path for made in self.precompiled for path in included_by(made)]
         return self.watch.read_files(
             self.command(folder, [])[1:], base=self.source.folder, built_in=folder, folder=folder,
@@ -217,30 +233,61 @@ class _Build:
             texts=[self.source.text],
         )  # fmt: skip
 
+    def headers_read(self, folder: Path) -> Sequence[OwnHeader]:
+        """The user's headers without those that the preprocessor leaves out, if it takes long to rewrite them all."""
+        if sum(len(header.text) for header in self.headers) < _LIBRARY:
+            return self.headers
+        source = folder / "included.cpp"
+        before = [f'#include "{name}"' for name in self.options.preincluded]
+        source.write_text("\n".join([*before, self.files.text]))
+        command = [word for word in self.command(folder, ["-M", "-MG", source.name]) if not word.startswith("-Wa,")]
+        try:
+            rule = run_compiler(command, self.source.name, target="the simulator", folder=folder)
+        except CompileError:
+            return self.headers  # the compilation says why
+        finally:
+            source.unlink()
+        read = {os.path.realpath(name) for name in re.findall(r"(?:\\.|[^\s\\])+", rule)}
+        return [header for header in self.headers if str(header.path) in read]
+
     def write_sources(self, folder: Path) -> None:
         """Write the rewritten source and headers, and the originals, from which compilers quote lines."""
         lines = [f'#include "{name}"' for name in self.options.preincluded]
-        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.files.text, self.source.path)]
+        text = self.redirected(self.files.text, self.source.path)
+        lines += [f'#line 1 "{self.source.name}"', rewrite(text, checked=self.checked)]
         lines += [
             f'#line 1 "{_ENTRY}"',
             '#include "opwright_simulator/entry.h"',
-            f"OPWRIGHT_KERNEL_ENTRY({self.expression})",
+            f"OPWRIGHT_KERNEL_ENTRY({self.full_name()})",
         ]
         (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
         (folder / self.source.name).write_text(self.source.text)
         for header in self.headers:
-            text = self.rewritten(header.text, header.path)
+            text = self.redirected(self.header(header.text).text, header.path)
             (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
 
-    def rewritten(self, text: str, path: Path | None) -> str:
-        """A source or header as it is compiled. Its includes of the user's headers refer to the rewritten copies."""
-        return rewrite(self.files.redirected(text, path, _is_ours), checked=self.checked)
+    def full_name(self) -> str:
+        """The kernel as the entry point names it: not by a name that a namespace used whole has too."""
+        base = self.expression.split("<")[0].strip(" &")
+        written = base in qualified_names(self.source.text, base.split("::")[-1])
+        return f"::{self.expression.strip(' &')}" if written else self.expression
+
+    def redirected(self, text: str, path: Path | None) -> str:
+        """A source or header whose includes of the user's headers refer to the rewritten copies."""
+        return self.files.redirected(text, path, _is_ours)
+
+    def header(self, text: str) -> RewrittenHeader:
+        return rewritten_header(text, self.tools, checked=self.checked)
 
     def refuse_unsupported(self, folder: Path) -> None:
         """Raise KernelRefusedError for the first unsupported feature outside of inactive ``#if`` branches."""
-        own = [(self.source.name, self.files.text, "kernel.cpp")]
-        own += [(header.path.name, header.text, header.copy) for header in self.headers]
-        suspicious = [(name, text, file, refusals(text)) for name, text, file in own]
+        own = [(self.source.path, self.source.name, self.files.text, "kernel.cpp", refusals(self.files.text))]
+        own += [(h.path, h.path.name, h.text, h.copy, list(self.header(h.text).refusals)) for h in self.headers]
+        folders = self.options.include_folders
+        suspicious = [
+            (name, text, file, [r for r in found if not (r.header and find_header(r.header, path, folders))])
+            for path, name, text, file, found in own
+        ]
         if not any(found for *_, found in suspicious):
             return
         for _, _, file, found in suspicious:  # missing headers would stop the preprocessor
@@ -261,21 +308,30 @@ class _Build:
                     raise _refused(name, text, refusal)
         self.write_sources(folder)
 
+    def refuse_used_ptx(self, log: str) -> None:
+        """Raise KernelRefusedError for inline PTX of headers without a translation, if the linker found that the kernel
+        uses it."""
+        used = {(name[1], int(name[2])) for name in _USED_PTX.finditer(log)}
+        for header in self.headers if used else ():
+            for refusal in refused_ptx(header.text):
+                if (text_digest(header.text), refusal.line) in used:
+                    raise _refused(header.path.name, header.text, refusal)
+
     def precompiled_header(self) -> list[Path]:
         """The folder of the simulator's precompiled header; none if the user's options might change the header."""
         if self.options.macros or self.options.include_folders or "clang" in self.compiler.version:
             return []
-        flags = [*self.flags(), *self.macros(), *self.renamed_folders(), f"-I{_INCLUDE}"]
-        return [precompiled_header(_INCLUDE / _HEADER, self.compiler, flags, _runtime_texts(), self.tools)]
+        flags = [*self.flags(), *self.macros(), *self.renamed_folders(), f"-I{INCLUDE}"]
+        return [precompiled_header(INCLUDE / _HEADER, self.compiler, flags, runtime_texts(), self.tools)]
 
     def renamed_folders(self) -> list[str]:
-        return [f"-ffile-prefix-map={ours}={SIMULATOR_HEADERS}" for ours in (_INCLUDE, HEADERS)]
+        return [f"-ffile-prefix-map={ours}={SIMULATOR_HEADERS}" for ours in (INCLUDE, HEADERS)]
 
     def command(self, folder: Path, arguments: list[str]) -> list[str]:
         places = [f"-ffile-prefix-map={folder}=.", *self.renamed_folders()]
         places += [f"-I{made}" for made in self.precompiled]
         here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
-        include = [f"-I{_INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
+        include = [f"-I{INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
         curand = curand_folder() if self.uses_curand else None
         include += [f"-idirafter{curand}"] if curand is not None else []
         before = ["-include", _HEADER]
@@ -286,9 +342,9 @@ class _Build:
         watched = self.watch.compile_flags
         return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *watched, *arguments]
 
-    def compile(self, folder: Path, arguments: list[str]) -> None:
+    def compile(self, folder: Path, arguments: list[str]) -> str:
         try:
-            run_compiler(
+            return run_compiler(
                 self.command(folder, arguments), self.source.name, target="the simulator", folder=folder,
                 environment=self.watch.environment,
             )  # fmt: skip
@@ -325,7 +381,7 @@ class _Build:
 
 
 def _is_ours(name: str) -> bool:
-    return (_INCLUDE / name).is_file()
+    return (INCLUDE / name).is_file()
 
 
 # --- unsupported features ---
@@ -360,35 +416,6 @@ def _refused(name: str, text: str, refusal: Refusal) -> KernelRefusedError:
 
 
 # --- the runtime, and changes to the kernel's assembly ---
-
-
-def _runtime_texts() -> tuple[tuple[str, str], ...]:
-    files = sorted(path for part in ("include", "runtime") for path in (_FOLDER / part).rglob("*") if path.is_file())
-    return tuple((path.name, path.read_text()) for path in (*files, HEADERS / TORCH_NAMES))
-
-
-def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
-    """The folder of the runtime's object files and of the libraries for all kernels, compiled when first needed."""
-
-    def build(folder: Path) -> None:
-        flags = ["-std=c++17", "-O2", _UNGUARDED, "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
-        flags += ["-ffunction-sections", "-fdata-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
-        runtime = _FOLDER / "runtime"
-
-        def compile_(source: str, made: Sequence[str]) -> None:
-            run_compiler(
-                [compiler.path, *flags, source, "-o", *made], f"the simulator's {Path(source).name}", folder=folder
-            )
-
-        for unit, names in _RUNTIME.items():
-            (folder / f"{unit}.cpp").write_text("".join(f'#include "{runtime / name}.cpp"\n' for name in names))
-        objects = [(f"{unit}.cpp", (f"{unit}.o", "-c")) for unit in _RUNTIME]
-        libraries = [(f"{runtime / name}.cpp", (f"{name}.so", "-shared")) for name in (_STACKS, _SLOT)]
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            list(pool.map(compile_, *zip(*objects, *libraries, strict=True)))
-
-    key = ArtifactKey("simulator.runtime", (*key_parts(compiler, ()), *_runtime_texts()))
-    return tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
 
 
 def _instrument(assembly: str) -> str:

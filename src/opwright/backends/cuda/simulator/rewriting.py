@@ -5,6 +5,7 @@ Every rewriting stays within its line, so that line numbers do not change.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,20 +14,29 @@ from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_wit
 from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
 from opwright.backends.cuda.simulator.ptx.assembly import assemblies
 
-__all__ = ["NO_PTX", "Refusal", "refusals", "rewrite", "without_includes"]
+__all__ = ["NO_PTX", "USED_PTX", "Refusal", "refusals", "refused_ptx", "rewrite", "text_digest", "without_includes"]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A feature that cannot be simulated: its line, and why."""
+    """A feature that cannot be simulated: its line, and why.
+
+    Attributes:
+        header: of an ``#include`` that is refused unless one of the user's folders has it.
+    """
 
     line: int
     what: str
     why: str
+    header: str = ""
 
 
 # Stands for an asm statement that cannot be translated; the line follows.
 NO_PTX = "OPWRIGHT_NO_PTX_"
+# The same in a header: libraries have functions for each instruction, of which a kernel uses few. A call of a function
+# that there is not: its name is in the shared object if it was not left out by the linker. The text's digest and the
+# line follow.
+USED_PTX = "opwright_used_ptx_"
 _NO_TENSOR_CORES = "this tensor-core operation is not simulated"
 _NO_ASYNC = "this form of asynchronous copies is not simulated"
 _NO_GRID = "groups of several grids are not simulated, and CUDA 13 has none"
@@ -37,6 +47,10 @@ _NO_TEXTURES = (
     "(__ldg) instead"
 )
 _NO_CURAND = "NVIDIA's headers of cuRAND are not installed (pip install nvidia-curand)"
+_NO_CUTLASS = (
+    "no include folder has this header; pip install nvidia-cutlass, and name its folder cutlass_library/source/include "
+    "among the options (-I)"
+)
 _NO_DEVICE_WIDE = (
     "CUB's algorithms of a whole device are launched by host code; a kernel has its blocks' and warps' collectives"
 )
@@ -71,29 +85,31 @@ _CUB = (
 )
 # Headers of CUB that there are none of here: what a kernel takes from them is refused or not known, but not the header.
 _OTHER_CUB = re.compile(rf"cub/(?!{_CUB}\.cuh).*")
+_CUTLASS = re.compile(r"(?:cutlass|cute)/.*")
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
         (r"cuda/(?:std/(?:barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
-        (r"thrust/(?!(?:tuple|pair)\.h).*|(?:cutlass|cute)/.*", _NO_LIBRARY),
-        (r"(?:curand(?!_kernel\.h)|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
+        (r"thrust/(?!(?:tuple|pair)\.h).*", _NO_LIBRARY),
+        (r"(?:curand(?!_kernel\.h)|cublas|cudnn|nvshmem).*|texture_\w+\.h", _NO_LIBRARY),
     )
 )  # fmt: skip
 
 
-def refusals(text: str) -> list[Refusal]:
-    """The unsupported features of a source in the order of lines, including inactive ``#if`` branches."""
+def refusals(text: str, *, header: bool = False) -> list[Refusal]:
+    """The unsupported features of a source in the order of lines, including inactive ``#if`` branches.
+
+    Args:
+        header: whether the text is a header, whose inline PTX is refused where it is used.
+    """
     code = blank_out(text)
     found = [
         Refusal(_line(code, match.start()), " ".join(match[0].split()).rstrip(" ("), why)
         for pattern, why in _CODE
         for match in pattern.finditer(code)
+        if not (why is _NO_HEAP and _is_member_or_declared(code, match.start()))
     ]
-    found += [
-        Refusal(_line(code, asm.begin), f"inline PTX {asm.instruction}", asm.why)
-        for asm in assemblies(text, code)
-        if asm.instruction
-    ]
+    found += [] if header else refused_ptx(text)
     for match in INCLUDE.finditer(text):
         if code[match.start() : match.start(2)].strip().startswith("#"):  # not within a comment
             found += [
@@ -101,9 +117,33 @@ def refusals(text: str) -> list[Refusal]:
                 for pattern, why in _INCLUDES
                 if pattern.fullmatch(match[2])
             ]
+            if _CUTLASS.fullmatch(match[2]):
+                found.append(Refusal(_line(text, match.start()), f"#include <{match[2]}>", _NO_CUTLASS, match[2]))
             if match[2] == CURAND_HEADER and curand_folder() is None:
                 found.append(Refusal(_line(text, match.start()), f"#include <{match[2]}>", _NO_CURAND))
     return sorted(found, key=lambda refusal: refusal.line)
+
+
+def text_digest(text: str) -> str:
+    """A text's name within a C++ name."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _is_member_or_declared(code: str, at: int) -> bool:
+    """Whether a name is a member's, or follows the type of its declaration: a function of the source's own."""
+    before = code[max(0, at - 200) : at].rstrip()
+    word = re.search(r"\b[A-Za-z_]\w*$", before)
+    return before.endswith((".", "->")) or (word is not None and word[0] not in ("return", "else", "do"))
+
+
+def refused_ptx(text: str) -> list[Refusal]:
+    """The ``asm`` statements without a translation."""
+    code = blank_out(text)
+    return [
+        Refusal(_line(code, asm.begin), f"inline PTX {asm.instruction}", asm.why)
+        for asm in assemblies(text, code)
+        if asm.instruction
+    ]
 
 
 def without_includes(text: str, lines: Iterable[int]) -> str:
@@ -114,15 +154,20 @@ def without_includes(text: str, lines: Iterable[int]) -> str:
     return "\n".join(kept)
 
 
-def rewrite(text: str, *, checked: bool) -> str:
-    """The text for a host compiler, after the simulator's header."""
+def rewrite(text: str, *, checked: bool, header: bool = False) -> str:
+    """The text for a host compiler, after the simulator's header.
+
+    Args:
+        header: whether the text is a header: an ``asm`` statement without a translation is an error where it is used.
+    """
     code = blank_out(text)
-    edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_first_statements(code)]
+    edits = [*_dynamic_shared(text), *_plain_edits(text, code, checked), *_first_statements(code)]
     edits += _unused_results(code) if checked else []
+    edits += list(_declared_in_std(code))
     instances = list(_explicit_instances(code))
     edits += [(f.start(), f.end(), "") for f in _LINE_DIRECTIVE.finditer(code)]  # lines are those of this text
     edits += [(f.start(2), f.end(2), "cub/cub.cuh") for f in INCLUDE.finditer(text) if _OTHER_CUB.fullmatch(f[2])]
-    statements = list(_inline_ptx(text, code))
+    statements = list(_inline_ptx(text, code, header))
     whole = [*statements, *instances]
     edits = [e for e in edits if not any(begin <= e[0] < end for begin, end, _ in whole)] + whole
     for begin, end, replacement in sorted(edits, reverse=True):
@@ -136,10 +181,13 @@ def rewrite(text: str, *, checked: bool) -> str:
 _Edit = tuple[int, int, str]
 
 
-def _inline_ptx(text: str, code: str) -> Iterable[_Edit]:
+def _inline_ptx(text: str, code: str, header: bool) -> Iterable[_Edit]:
     """The translations of ``asm`` statements; a marker, which refusals look for, if there is none."""
     for asm in assemblies(text, code):
-        yield asm.begin, asm.end, f"{NO_PTX}{_line(code, asm.begin)}" if asm.instruction else asm.code
+        line = _line(code, asm.begin)
+        function = f"{USED_PTX}{text_digest(text)}_{line}()"
+        marker = f"({{ void {function}; {function}; }})" if header else f"{NO_PTX}{line}"
+        yield asm.begin, asm.end, marker if asm.instruction else asm.code
 
 
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:line\b|\d)[^\n]*", re.MULTILINE)
@@ -233,7 +281,11 @@ def _begin_of_logical_line(code: str, position: int) -> int:
     return begin
 
 
-def _plain_edits(code: str, checked: bool) -> list[_Edit]:
+# Not the return of a literal, which is blank in code.
+_PLAIN_RETURN = re.compile(r"return(?:\s|//[^\n]*|/\*.*?\*/)*;", re.DOTALL)
+
+
+def _plain_edits(text: str, code: str, checked: bool) -> list[_Edit]:
     rules = [
         (r"(?<!\()\b__noinline__\b", "__attribute__((noinline))"),
         (r"\bstatic\s+__shared__\b|\b__shared__\s+static\b", "__shared__"),
@@ -243,13 +295,26 @@ def _plain_edits(code: str, checked: bool) -> list[_Edit]:
     ]
     if checked:  # a thread that returns need not reach later barriers; one that skips them is reported
         rules.append((r"\breturn\s*;", "return opwright_sim::returned_early();"))
+    returns = {found.start() for found in _PLAIN_RETURN.finditer(text)}
     dynamic = [(found.start(), found.end()) for found in _DYNAMIC.finditer(code)]
     return [
         (found.start(), found.end(), found.expand(new))
         for pattern, new in rules
         for found in re.finditer(pattern, code)
+        if not found[0].startswith("return") or found.start() in returns
         if not any(begin <= found.start() < end for begin, end in dynamic)
     ]
+
+
+_STD = re.compile(r"\bnamespace\s+std\s*\{")
+_DECLARED = re.compile(r"\btemplate\s*<[^<>;{}]*>\s*(?:struct|class)\s+\w+\s*;")
+
+
+def _declared_in_std(code: str) -> Iterable[_Edit]:
+    """Declarations of the standard library's templates, which headers write for NVRTC: it has no such library."""
+    for found in _STD.finditer(code):
+        for declared in _DECLARED.finditer(code, found.end(), closing_bracket(code, found.end() - 1) or len(code)):
+            yield declared.start(), declared.end(), ""
 
 
 def _line(text: str, position: int) -> int:

@@ -95,9 +95,9 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
     Args:
         kernels: those that are wanted, by name or as an instance of a template.
     """
-    codes = [blank_out(text) for text in texts]
     if sum(map(len, texts)) > _MOST_TEXT:
         return texts
+    codes = [blank_out(text) for text in texts]
     macros = _macros(codes)
     is_whole = any(map(_is_whole_file, texts, codes))
     if not is_whole and not _has_host_items(codes, kernels, macros):

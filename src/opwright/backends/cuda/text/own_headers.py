@@ -66,10 +66,14 @@ def device_files(
     """
     found = included_files(text, path, folders, leave_out=leave_out)
     originals = [header.read_text(errors="replace") for header in found]
-    all_kernels = [name for one in (text, *originals) for name in declarations(one).kernels]
-    texts = device_texts((text, *originals), (kernel,) if kernel is not None else (*all_kernels, *instances))
+    wanted = (kernel,) if kernel is not None else (*_kernels_of((text, *originals)), *instances)
+    texts = device_texts((text, *originals), wanted)
     headers = tuple(
         OwnHeader(header, f"own{i}_{header.name}", of)
         for i, (header, of) in enumerate(zip(found, texts[1:], strict=True))
     )
     return DeviceFiles(texts[0], path, tuple(folders), headers, changed=list(texts[1:]) != originals)
+
+
+def _kernels_of(texts: Sequence[str]) -> list[str]:
+    return [name for text in texts if "__global__" in text for name in declarations(text).kernels]

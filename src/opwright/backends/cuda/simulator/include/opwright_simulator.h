@@ -20,6 +20,13 @@
 #include <tuple>
 #include <type_traits>
 
+// Headers define these for NVRTC. The constants of these names stay.
+#undef FP_NAN
+#undef FP_INFINITE
+#undef FP_ZERO
+#undef FP_SUBNORMAL
+#undef FP_NORMAL
+
 #include "opwright_simulator/language.h"
 #include "opwright_simulator/vector_types.h"
 #include "opwright_simulator/runtime_calls.h"

@@ -73,7 +73,7 @@ def multiply_matrices(i: Instruction) -> str:
     shape = next((part for part in i.parts if re.fullmatch(r"m\d+n\d+k\d+", part)), "")
     kinds = [part for part in i.parts if part in ("f16", "bf16", "tf32", "f32", "s32", "s8", "u8", "f64")]
     count = _SHAPES.get((shape, kinds[1])) if len(kinds) == 4 else None
-    if count is None or i.has("sp") or kinds[0] != kinds[3] or not (i.has("row") and i.has("col")):
+    if count is None or i.has("sp", "satfinite") or kinds[0] != kinds[3] or not (i.has("row") and i.has("col")):
         raise i.refused("this shape or these types are not translated")
     d, a, b, c = (i.vector(n) for n in range(4))
     half = kinds[0] == "f16"

@@ -21,6 +21,10 @@
 #define __cluster_dims__(...)  // rewritten before compiling: a statement of the kernel says it
 #define __builtin_align__(n) __attribute__((aligned(n)))
 
+// Types of the host that NVRTC declares too: parameters of functions that no kernel calls.
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+
 // Functions of the simulator's headers are inlined also in checked builds, so that what they read and write is
 // reported at the line of the kernel that called them.
 #define OPWRIGHT_INLINE inline __attribute__((always_inline))

@@ -35,6 +35,25 @@ OPWRIGHT_VECTOR(float, float, 8, 16)
 OPWRIGHT_VECTOR(double, double, 16, 16)
 #undef OPWRIGHT_VECTOR
 
+// Of four elements of 8 bytes there are those of CUDA 13 too, whose names say the alignment.
+#define OPWRIGHT_ALIGNED_VECTOR(NAME, T, ALIGN)                                                          \
+  struct alignas(ALIGN) NAME##4_##ALIGN##a {                                                             \
+    T x, y, z, w;                                                                                        \
+  };                                                                                                     \
+  OPWRIGHT_INLINE constexpr NAME##4_##ALIGN##a make_##NAME##4_##ALIGN##a(T x, T y, T z, T w) {           \
+    return {x, y, z, w};                                                                                 \
+  }
+#define OPWRIGHT_ALIGNED_VECTORS(NAME, T) \
+  OPWRIGHT_ALIGNED_VECTOR(NAME, T, 16)    \
+  OPWRIGHT_ALIGNED_VECTOR(NAME, T, 32)
+OPWRIGHT_ALIGNED_VECTORS(long, long)
+OPWRIGHT_ALIGNED_VECTORS(ulong, unsigned long)
+OPWRIGHT_ALIGNED_VECTORS(longlong, long long)
+OPWRIGHT_ALIGNED_VECTORS(ulonglong, unsigned long long)
+OPWRIGHT_ALIGNED_VECTORS(double, double)
+#undef OPWRIGHT_ALIGNED_VECTORS
+#undef OPWRIGHT_ALIGNED_VECTOR
+
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}

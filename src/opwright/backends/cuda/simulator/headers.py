@@ -1,0 +1,57 @@
+"""The user's headers as the simulator's compiler gets them: rewritten, once for each text, as a library's are long."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from opwright.backends import c_text
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.cuda.simulator import ptx, rewriting
+from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite
+from opwright.cache import ArtifactKey
+
+__all__ = ["RewrittenHeader", "rewritten_header"]
+
+# Characters. Rewriting fewer takes less time than to look for what was rewritten before.
+_LONG = 20_000
+_TEXT, _REFUSALS = "rewritten.h", "refusals.json"
+
+
+@dataclass(frozen=True)
+class RewrittenHeader:
+    """A header's text for the compiler, with its includes as they were; and what in it cannot be simulated, apart from
+    inline PTX, which is refused where it is used."""
+
+    text: str
+    refusals: tuple[Refusal, ...]
+
+
+def rewritten_header(text: str, tools: BuildTools, *, checked: bool) -> RewrittenHeader:
+    """A header for the compiler, from the cache if it is a long one."""
+    if len(text) < _LONG:
+        return _made(text, checked)
+
+    def build(folder: Path) -> None:
+        made = _made(text, checked)
+        (folder / _TEXT).write_text(made.text)
+        (folder / _REFUSALS).write_text(json.dumps([asdict(refusal) for refusal in made.refusals]))
+
+    key = ArtifactKey("simulator.header", (("text", text), ("checked", str(checked)), *_rewriters()))
+    folder = tools.cache.get_or_build(key, build)
+    found = json.loads((folder / _REFUSALS).read_text())
+    return RewrittenHeader((folder / _TEXT).read_text(), tuple(Refusal(**refusal) for refusal in found))
+
+
+def _made(text: str, checked: bool) -> RewrittenHeader:
+    return RewrittenHeader(rewrite(text, checked=checked, header=True), tuple(refusals(text, header=True)))
+
+
+@functools.cache
+def _rewriters() -> tuple[tuple[str, str], ...]:
+    """The code that rewrites, as parts of a key."""
+    files = [Path(module.__file__) for module in (c_text, rewriting) if module.__file__]
+    files += sorted(path for folder in ptx.__path__ for path in Path(folder).glob("*.py"))
+    return tuple((path.name, path.read_text()) for path in files)

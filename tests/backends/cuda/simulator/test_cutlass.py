@@ -1,0 +1,83 @@
+"""Kernels that include CuTe and CUTLASS, from the pip package: what they compute, and the faults found in them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+import opwright as ow
+from opwright.backends.cuda.module import CudaModule
+from opwright.errors import KernelRefusedError, SimulatorError
+
+
+def headers() -> Path | None:
+    """The include folder of ``pip install nvidia-cutlass``."""
+    found = importlib.util.find_spec("cutlass_library")
+    folder = Path(found.origin).parent / "source" / "include" if found is not None and found.origin else None
+    return folder if folder is not None and folder.is_dir() else None
+
+
+KERNELS = Path(__file__).parent / "kernels" / "cute.cu"
+pytestmark = [
+    pytest.mark.compiler,
+    pytest.mark.slow,  # g++ takes many seconds for each kernel
+    pytest.mark.skipif(headers() is None, reason="CUTLASS's headers are not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def kernels() -> CudaModule:
+    return ow.cuda_module(KERNELS, options=["-I", str(headers())])
+
+
+def factors(rows: int, columns: int, inner: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    a, b = torch.randint(-4, 5, (rows, inner)), torch.randint(-4, 5, (columns, inner))
+    return a.to(dtype), b.to(dtype), torch.zeros(rows, columns), (a @ b.T).float()  # sums of integers are exact
+
+
+def test_tiles_and_partitions(kernels):
+    x, y = torch.randn(64, 96), torch.zeros(64, 96)
+    kernels["add"][(2, 3), 256](x, y, 64, 96)
+    assert torch.equal(y, x + 1)
+
+
+def test_a_tile_that_is_larger_than_what_is_left(kernels):
+    x = torch.randn(63, 96)
+    with pytest.raises(SimulatorError, match=r"cute.cu:18: out-of-bounds: reads 4 bytes at just past the end"):
+        kernels["add"][(2, 3), 256](x, torch.zeros(63, 96), 63, 96)
+
+
+def test_a_product_in_floats(kernels):
+    a, b, c, expected = factors(64, 32, 24, torch.float32)
+    kernels["product<true>"][(2, 1), 64](a, b, c, 64, 32, 24)
+    assert torch.equal(c, expected)
+
+
+def test_a_product_on_tensor_cores(kernels):
+    a, b, c, expected = factors(64, 32, 96, torch.float16)
+    kernels["tensor_core_product<true>"][(2, 1), 128](a, b, c, 64, 32, 96)
+    assert torch.equal(c, expected)
+
+
+@pytest.mark.parametrize(("name", "threads", "dtype"), [("product", 64, torch.float32),
+                                                        ("tensor_core_product", 128, torch.float16)])  # fmt: skip
+def test_tiles_that_are_read_without_a_barrier_after_their_copy(kernels, name, threads, dtype):
+    a, b, c, _ = factors(32, 32, 32, dtype)
+    with pytest.raises(SimulatorError) as error:
+        kernels[f"{name}<false>"][1, threads](a, b, c, 32, 32, 32)
+    assert "race" in {finding.kind for finding in error.value.findings}
+
+
+def test_numbers_and_arrays_of_cutlass(kernels):
+    x, y = torch.randn(64), torch.zeros(64, dtype=torch.float16)
+    kernels["halved"][1, 16](x, y, 64)
+    assert torch.equal(y, (x / 2).half())
+
+
+def test_an_instruction_that_is_not_simulated_is_refused_where_a_kernel_uses_it(kernels):
+    """The header has many such functions, which the other kernels do not use."""
+    with pytest.raises(KernelRefusedError, match=r"mma_sm80.hpp:\d+: inline PTX mma.sync.aligned.m8n8k4.row.col.f64"):
+        kernels["doubles"][1, 32](torch.zeros(32, dtype=torch.float64))
