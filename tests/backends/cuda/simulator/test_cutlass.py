@@ -14,7 +14,7 @@ from opwright.errors import KernelRefusedError, SimulatorError
 
 
 def headers() -> Path | None:
-    """The include folder of ``pip install nvidia-cutlass``."""
+    """The include folder of ``pip install --no-deps nvidia-cutlass``."""
     found = importlib.util.find_spec("cutlass_library")
     folder = Path(found.origin).parent / "source" / "include" if found is not None and found.origin else None
     return folder if folder is not None and folder.is_dir() else None

@@ -101,7 +101,9 @@ def test_an_error_in_a_header_is_found(include, tmp_path):
 
 
 def test_a_header_of_cutlass_without_its_folder():
-    with pytest.raises(KernelRefusedError, match=r"cute/tensor.hpp>: no include folder.*pip install nvidia-cutlass"):
+    with pytest.raises(
+        KernelRefusedError, match=r"cute/tensor.hpp>: no include folder.*pip install --no-deps nvidia-cutlass"
+    ):
         ow.cuda_module("#include <cute/tensor.hpp>\n__global__ void k(int* x) {}")["k"][1, 1](torch.zeros(1).int())
 
 

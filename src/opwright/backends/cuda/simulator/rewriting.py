@@ -48,7 +48,7 @@ _NO_TEXTURES = (
 )
 _NO_CURAND = "NVIDIA's headers of cuRAND are not installed (pip install nvidia-curand)"
 _NO_CUTLASS = (
-    "no include folder has this header; pip install nvidia-cutlass, and name its folder cutlass_library/source/include "
+    "no include folder has this header; pip install --no-deps nvidia-cutlass, and name its folder cutlass_library/source/include "
     "among the options (-I)"
 )
 _NO_DEVICE_WIDE = (
