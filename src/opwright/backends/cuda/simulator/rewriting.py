@@ -48,8 +48,8 @@ _NO_TEXTURES = (
 )
 _NO_CURAND = "NVIDIA's headers of cuRAND are not installed (pip install nvidia-curand)"
 _NO_CUTLASS = (
-    "no include folder has this header; pip install --no-deps nvidia-cutlass, and name its folder cutlass_library/source/include "
-    "among the options (-I)"
+    "no include folder has this header; pip install --no-deps nvidia-cutlass, and name its folder "
+    "cutlass_library/source/include among the options (-I)"
 )
 _NO_DEVICE_WIDE = (
     "CUB's algorithms of a whole device are launched by host code; a kernel has its blocks' and warps' collectives"
