@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import opwright as ow
 from opwright.backends.native import tape
@@ -168,6 +169,21 @@ def test_another_default_dtype(recorders: list[GradientRecorder], namespace: str
     assert tapes(recorders) == 2
     assert are_equal(after, expected)
     assert not are_equal(before, after)
+
+
+def attention_by_torch(x: Float[Tensor, "b h m n"], y: Float[Tensor, "b h k n"]) -> Float[Tensor, "b h m n"]:
+    return F.scaled_dot_product_attention(x, y, y)
+
+
+def test_an_operation_that_torch_chooses_by_a_setting(recorders: list[GradientRecorder], namespace: str) -> None:
+    op = operator(namespace, attention_by_torch)
+    torch.manual_seed(0)
+    arguments = [torch.randn(1, 2, n, 8, requires_grad=True) for n in (64, 48)]
+    for backends in (SDPBackend.MATH, [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
+        with sdpa_kernel(backends):
+            warm(op, arguments)
+            assert tapes(recorders) == 1  # of the first one; the other may draw numbers
+            assert are_equal(gradients(op, arguments), gradients(attention_by_torch, arguments))
 
 
 def test_second_derivatives_and_modes(recorders: list[GradientRecorder], namespace: str) -> None:

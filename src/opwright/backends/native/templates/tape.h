@@ -2,6 +2,7 @@
 #pragma once
 #include <python_objects.h>
 
+#include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/ScalarOps.h>
@@ -61,13 +62,28 @@ struct TapeInput {
   }
 };
 
-// The settings of a thread that operations depend on, besides their arguments.
-struct ThreadSettings {
+// By which torch chooses among operations, one bit each: for other settings, a tape would be of others.
+uint64_t process_settings() {
+  const at::Context& context = at::globalContext();
+  const bool settings[] = {
+      context.userEnabledCuDNN(),    context.userEnabledMkldnn(),    context.benchmarkCuDNN(),
+      context.deterministicCuDNN(),  context.deterministicAlgorithms(), context.userEnabledMathSDP(),
+      context.userEnabledFlashSDP(), context.userEnabledMemEfficientSDP(), context.userEnabledCuDNNSDP(),
+  };
+  uint64_t bits = 0;
+  for (const bool each : settings) bits = bits << 1 | static_cast<uint64_t>(each);
+  return bits;
+}
+
+// What operations depend on besides their arguments: keys and defaults of the thread, settings of the process.
+struct Settings {
   uint64_t included = c10::impl::tls_local_dispatch_key_set().included_.raw_repr();
   uint64_t excluded = c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr();
   caffe2::TypeMeta default_dtype = c10::get_default_dtype();
-  bool operator==(const ThreadSettings& other) const {
-    return included == other.included && excluded == other.excluded && default_dtype == other.default_dtype;
+  uint64_t of_process = process_settings();
+  bool operator==(const Settings& other) const {
+    return included == other.included && excluded == other.excluded && default_dtype == other.default_dtype &&
+           of_process == other.of_process;
   }
 };
 
@@ -266,7 +282,7 @@ class Tape {
   }
 
   bool is_for(const std::vector<at::Tensor>& inputs) const {
-    if (inputs.size() != inputs_.size() || operations_are_watched() || !(settings_ == ThreadSettings())) return false;
+    if (inputs.size() != inputs_.size() || operations_are_watched() || !(settings_ == Settings())) return false;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs_[i].is_like(inputs[i])) return false;
     }
@@ -351,7 +367,7 @@ class Tape {
   };
 
   std::vector<TapeInput> inputs_;
-  ThreadSettings settings_;
+  Settings settings_;
   std::vector<TapeStep> steps_;
   int64_t slots_ = 0;
   std::vector<int64_t> results_;
