@@ -189,6 +189,27 @@ def test_nvrtc_takes_it(name: str) -> None:
     assert [entry.name for entry in module(name).compile("sm_90").entries] == ["k"]
 
 
+SAME_NAME = """
+namespace library { template <class T> __device__ T twice(T x) { return 2 * x; } }
+using namespace library;
+template <class T> __global__ void twice(T* x) { x[0] = library::twice(x[0]); }
+"""
+
+
+def test_an_instance_by_a_name_that_a_namespace_has_too() -> None:
+    x = torch.ones(1)
+    ow.cuda_module(SAME_NAME)["twice<float>"][1, 1](x)
+    assert x.item() == 2
+
+
+@needs_nvrtc
+def test_nvrtc_knows_which_of_two_names_is_the_kernels() -> None:
+    made = ow.cuda_module(SAME_NAME, instances=["twice<float>"])
+    assert [entry.name for entry in made.compile("sm_90").entries] == ["twice<float>"]
+    with pytest.raises(CompileError, match=r"twice<undefined>"):
+        made.compile("sm_90", "twice<undefined>")
+
+
 @needs_nvrtc
 def test_what_neither_has_is_an_error_in_both() -> None:
     wrong = ow.cuda_module("__global__ void k(int128_t* x) { x[0] = M_TAU; }")

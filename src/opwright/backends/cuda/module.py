@@ -12,6 +12,7 @@ import torch
 
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda import nvrtc
+from opwright.backends.cuda.cutlass_headers import with_cutlass
 from opwright.backends.cuda.options import parse_options
 from opwright.backends.cuda.simulator.simulate import simulate, simulated_kernel
 from opwright.backends.cuda.simulator.variables import SharedVariables
@@ -54,7 +55,7 @@ def cuda_module(source: str | Path, *, options: Sequence[str] = (), instances: S
     else:
         path = _find(source, caller)
         made = CudaSource(path.read_text(), path, tuple(options))
-    return CudaModule(made, tuple(instances))
+    return CudaModule(with_cutlass(made), tuple(instances))
 
 
 def _caller_folder() -> Path | None:

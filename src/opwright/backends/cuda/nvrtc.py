@@ -34,6 +34,7 @@ from opwright.backends.cuda.options import parse_options
 from opwright.backends.cuda.source import CudaSource
 from opwright.backends.cuda.text.items import Item, items_of
 from opwright.backends.cuda.text.own_headers import DeviceFiles
+from opwright.backends.cuda.text.parsing import globally_named
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
 from opwright.backends.gpu.device_code import typed_parameters as with_types
 from opwright.backends.gpu.ptxas import read_resources
@@ -269,23 +270,23 @@ _HEADER = "Processing Header File"  # the event for a header in the trace
 
 def _compile(job: _Job, instances: Sequence[str]) -> _Compiled:
     headers = None
+    asked = {instance: globally_named(job.source.text, instance) for instance in instances}
     if _version() < _TRACES:
-        first = _run_nvrtc(job, instances)
+        first = _run_nvrtc(job, [*asked.values()])
     else:
         # The only list of headers that NVRTC gives: it says how long each took.
         with tempfile.TemporaryDirectory(prefix="opwright-inputs-") as folder:
             traced = dataclasses.replace(job, flags=(*job.flags, f"--fdevice-time-trace={folder}/trace"))
-            first = _run_nvrtc(traced, instances)
+            first = _run_nvrtc(traced, [*asked.values()])
             headers = _traced_headers(Path(folder, "trace.json"), [header.copy for header in job.files.headers])
     # Kernels whose own symbol does not carry the types of their parameters: a second pass asks for them.
     plain = [e.symbol for e in entries_in_ptx(first.ptx) if demangle(e.symbol) == e.symbol]
-    # Their names are looked up in the global namespace: a library that the source uses whole may have the same ones.
     probes = {name: f"{_SIGNATURE}<decltype(::{name})>" for name in plain}
-    types = _run_nvrtc(job, [*instances, *probes.values()]).symbols if plain else {}
+    types = _run_nvrtc(job, [*asked.values(), *probes.values()]).symbols if plain else {}
     entries = []
     for entry in entries_in_ptx(first.ptx):
         declared = demangle(types[probes[entry.symbol]] if entry.symbol in probes else entry.symbol)
-        instance = next((i for i in instances if first.symbols[i] == entry.symbol), None)
+        instance = next((i for i, name in asked.items() if first.symbols[name] == entry.symbol), None)
         name = instance or (entry.symbol if entry.symbol in probes else _bare_name(declared))
         parameters = with_types(entry, _parameter_types(declared))
         entries.append(
@@ -340,7 +341,7 @@ def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> 
     """The first errors with their source lines and carets; of a missing template, what there is instead."""
     from opwright.backends.cuda.source import kernels_defined
 
-    asked = [e for e in expressions if not e.startswith(_SIGNATURE)]
+    asked = [e.removeprefix("::") for e in expressions if not e.startswith(_SIGNATURE)]
     missing = re.search(r'name expression "?([^"\n]+?)"?(?: |$)|error: .*"(\w+)" is undefined', log)
     defined = kernels_defined(source.text)
     if missing and any(e.split("<")[0].strip() not in defined for e in asked):

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
 
 import opwright as ow
+from opwright.backends.cuda.cutlass_headers import cutlass_folder
 from opwright.backends.cuda.module import CudaModule
+from opwright.backends.cuda.nvrtc import available
 from opwright.errors import KernelRefusedError, SimulatorError
-
-
-def headers() -> Path | None:
-    """The include folder of ``pip install --no-deps nvidia-cutlass``."""
-    found = importlib.util.find_spec("cutlass_library")
-    folder = Path(found.origin).parent / "source" / "include" if found is not None and found.origin else None
-    return folder if folder is not None and folder.is_dir() else None
-
+from opwright.results import Refused
 
 KERNELS = Path(__file__).parent / "kernels" / "cute.cu"
 pytestmark = [
     pytest.mark.compiler,
     pytest.mark.slow,  # g++ takes many seconds for each kernel
-    pytest.mark.skipif(headers() is None, reason="CUTLASS's headers are not installed"),
+    pytest.mark.skipif(cutlass_folder() is None, reason="CUTLASS's headers are not installed"),
 ]
 
 
 @pytest.fixture(scope="module")
 def kernels() -> CudaModule:
-    return ow.cuda_module(KERNELS, options=["-I", str(headers())])
+    return ow.cuda_module(KERNELS)
 
 
 def factors(rows: int, columns: int, inner: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -81,3 +75,10 @@ def test_an_instruction_that_is_not_simulated_is_refused_where_a_kernel_uses_it(
     """The header has many such functions, which the other kernels do not use."""
     with pytest.raises(KernelRefusedError, match=r"mma_sm80.hpp:\d+: inline PTX mma.sync.aligned.m8n8k4.row.col.f64"):
         kernels["doubles"][1, 32](torch.zeros(32, dtype=torch.float64))
+
+
+@pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
+def test_nvrtc_takes_them_too():
+    instances = ["product<true>", "tensor_core_product<true>"]  # CuTe has a function of that name
+    made = ow.cuda_module(KERNELS, instances=instances).compile("sm_90")
+    assert {entry.name for entry in made.entries} == {"add", "halved", "doubles", *instances}

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 import opwright as ow
+from opwright.backends.cuda import cutlass_headers
+from opwright.backends.cuda.cutlass_headers import with_cutlass
 from opwright.backends.cuda.nvrtc import available
 from opwright.backends.cuda.simulator.rewriting import refusals, rewrite
+from opwright.backends.cuda.source import CudaSource
 from opwright.errors import KernelRefusedError, SimulatorError
 from opwright.results import Refused
 
@@ -100,11 +103,30 @@ def test_an_error_in_a_header_is_found(include, tmp_path):
         ow.cuda_module(source, options=include)["k"][1, 1](torch.zeros(1))
 
 
-def test_a_header_of_cutlass_without_its_folder():
+def test_a_header_of_cutlass_that_nobody_has(monkeypatch):
+    monkeypatch.setattr(cutlass_headers, "cutlass_folder", lambda: None)
     with pytest.raises(
-        KernelRefusedError, match=r"cute/tensor.hpp>: no include folder.*pip install --no-deps nvidia-cutlass"
+        KernelRefusedError, match=r"cute/tensor.hpp>: no include folder has this header, .*opwright\[cutlass\]"
     ):
         ow.cuda_module("#include <cute/tensor.hpp>\n__global__ void k(int* x) {}")["k"][1, 1](torch.zeros(1).int())
+
+
+def test_the_folder_of_the_package_is_for_headers_that_no_other_folder_has(monkeypatch, tmp_path):
+    ours, users = tmp_path / "package", tmp_path / "users"
+    for folder in (ours, users):
+        (folder / "cute").mkdir(parents=True)
+        (folder / "cute" / "own.hpp").write_text("")
+    (tmp_path / "beside.h").write_text("#include <cute/own.hpp>")
+    monkeypatch.setattr(cutlass_headers, "cutlass_folder", lambda: ours)
+
+    def options(text, *given):
+        return with_cutlass(CudaSource(text, tmp_path / "kernel.cu", given)).options
+
+    added = ("-I", str(ours))
+    assert options("#include <cute/own.hpp>") == options('#include "beside.h"') == added
+    assert options("#include <cute/other.hpp>", "-I", str(users)) == ("-I", str(users), *added)
+    assert options("#include <cute/own.hpp>", "-I", str(users)) == ("-I", str(users))
+    assert options("#include <cuda_fp16.h>  // not <cute/own.hpp>") == ()
 
 
 @pytest.mark.parametrize(

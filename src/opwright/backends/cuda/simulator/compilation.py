@@ -43,7 +43,7 @@ from opwright.backends.cuda.simulator.runtime_library import (
 )
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.cuda.text.own_headers import OwnHeader
-from opwright.backends.cuda.text.parsing import qualified_names
+from opwright.backends.cuda.text.parsing import globally_named
 from opwright.backends.cuda.text.torch_names import FUNCTION_OBJECT, HEADERS, TORCH_NAMES, uses_torch_names
 from opwright.cache import ArtifactKey
 from opwright.errors import CompileError, KernelError, KernelRefusedError
@@ -258,19 +258,13 @@ class _Build:
         lines += [
             f'#line 1 "{_ENTRY}"',
             '#include "opwright_simulator/entry.h"',
-            f"OPWRIGHT_KERNEL_ENTRY({self.full_name()})",
+            f"OPWRIGHT_KERNEL_ENTRY({globally_named(self.source.text, self.expression)})",
         ]
         (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
         (folder / self.source.name).write_text(self.source.text)
         for header in self.headers:
             text = self.redirected(self.header(header.text).text, header.path)
             (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
-
-    def full_name(self) -> str:
-        """The kernel as the entry point names it: not by a name that a namespace used whole has too."""
-        base = self.expression.split("<")[0].strip(" &")
-        written = base in qualified_names(self.source.text, base.split("::")[-1])
-        return f"::{self.expression.strip(' &')}" if written else self.expression
 
     def redirected(self, text: str, path: Path | None) -> str:
         """A source or header whose includes of the user's headers refer to the rewritten copies."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_within_function, opening_bracket
 from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
+from opwright.backends.cuda.cutlass_headers import CUTLASS_HEADER
 from opwright.backends.cuda.simulator.ptx.assembly import assemblies
 
 __all__ = ["NO_PTX", "USED_PTX", "Refusal", "refusals", "refused_ptx", "rewrite", "text_digest", "without_includes"]
@@ -47,10 +48,7 @@ _NO_TEXTURES = (
     "(__ldg) instead"
 )
 _NO_CURAND = "NVIDIA's headers of cuRAND are not installed (pip install nvidia-curand)"
-_NO_CUTLASS = (
-    "no include folder has this header; pip install --no-deps nvidia-cutlass, and name its folder "
-    "cutlass_library/source/include among the options (-I)"
-)
+_NO_CUTLASS = "no include folder has this header, and CUTLASS's are not installed (pip install 'opwright[cutlass]')"
 _NO_DEVICE_WIDE = (
     "CUB's algorithms of a whole device are launched by host code; a kernel has its blocks' and warps' collectives"
 )
@@ -85,7 +83,6 @@ _CUB = (
 )
 # Headers of CUB that there are none of here: what a kernel takes from them is refused or not known, but not the header.
 _OTHER_CUB = re.compile(rf"cub/(?!{_CUB}\.cuh).*")
-_CUTLASS = re.compile(r"(?:cutlass|cute)/.*")
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
@@ -117,7 +114,7 @@ def refusals(text: str, *, header: bool = False) -> list[Refusal]:
                 for pattern, why in _INCLUDES
                 if pattern.fullmatch(match[2])
             ]
-            if _CUTLASS.fullmatch(match[2]):
+            if CUTLASS_HEADER.fullmatch(match[2]):
                 found.append(Refusal(_line(text, match.start()), f"#include <{match[2]}>", _NO_CUTLASS, match[2]))
             if match[2] == CURAND_HEADER and curand_folder() is None:
                 found.append(Refusal(_line(text, match.start()), f"#include <{match[2]}>", _NO_CURAND))

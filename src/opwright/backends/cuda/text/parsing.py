@@ -17,7 +17,7 @@ from tree_sitter import Node
 
 from opwright.backends.c_text import blank_out, enclosing_scopes
 
-__all__ = ["Declarations", "Function", "declarations", "is_template", "qualified_names"]
+__all__ = ["Declarations", "Function", "declarations", "globally_named", "is_template", "qualified_names"]
 
 _SCOPES = frozenset(
     {
@@ -81,6 +81,14 @@ def qualified_names(text: str, kernel: str) -> tuple[str, ...]:
     code = blank_out(text)
     heads = re.finditer(rf"__global__\b[^;{{}}]*?\b({re.escape(kernel)})\s*\([^;{{}}]*\{{", code)
     return tuple("::".join([*enclosing_scopes(code, found.start(1)), kernel]) for found in heads)
+
+
+def globally_named(text: str, kernel: str) -> str:
+    """A kernel, or an instance of one, by a name that no other thing has, if the source's own name of it is known: a
+    namespace that the source uses whole may have the same one."""
+    name = kernel.strip(" &")
+    bare = name.split("<")[0].strip()
+    return f"::{name}" if bare in qualified_names(text, bare.split("::")[-1]) else kernel
 
 
 def is_template(text: str, kernel: str) -> bool:
