@@ -24,8 +24,9 @@ from typing import Any
 import records
 
 from opwright.backends.build_tools import build_tools
-from opwright.backends.c_text import blank_out, closing_bracket, split_commas
+from opwright.backends.c_text import blank_out, closing_bracket, source_text, split_commas
 from opwright.backends.compiler_inputs import BuildWatch
+from opwright.backends.cuda.cutlass_headers import with_cutlass
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator.compilation import compile_kernel
@@ -127,7 +128,7 @@ def source_of(path: Path, checkout: Path) -> CudaSource:
     folders = [checkout, *(checkout / name for name in HEADER_FOLDERS), *_folders_above(path, checkout)]
     options = [part for folder in folders if folder.is_dir() for part in ("-I", str(folder))]
     options += [f"-D{name}" for name in DEFINED] + list(BUILD_OPTIONS.get(checkout.name, ()))
-    return CudaSource(path.read_text(errors="replace"), path, tuple(options))
+    return with_cutlass(CudaSource(source_text(path), path, tuple(options)))
 
 
 def _folders_above(path: Path, checkout: Path) -> list[Path]:

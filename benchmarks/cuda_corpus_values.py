@@ -1,7 +1,7 @@
 """Published CUDA kernels against references in torch, in the checked simulator.
 
 ``python benchmarks/cuda_corpus_values.py FOLDER --json FILE`` takes a folder of checkouts (``xlite-dev+LeetCUDA``,
-``siboehm+SGEMM_CUDA``). Each kernel runs at a size that its tiles divide, where results are compared, and elementwise
+``siboehm+SGEMM_CUDA``, ``BBuf+how-to-optim-algorithm-in-cuda`` for kernels that use CuTe). Each kernel runs at a size that its tiles divide, where results are compared, and elementwise
 kernels and reductions at one that they do not divide. What the simulator reports is in the record, with its line.
 ``--gpu`` makes each launch on a GPU as well, from the same bits, and says how far the two results are apart.
 """
@@ -23,6 +23,8 @@ import torch
 import opwright as ow
 from opwright.errors import OpwrightError, SimulatorError
 
+# The checkouts by the first part of a case's file; without one of these, LeetCUDA.
+REPOSITORIES = {"siboehm": "siboehm+SGEMM_CUDA", "BBuf": "BBuf+how-to-optim-algorithm-in-cuda"}
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8}
 
 
@@ -195,6 +197,40 @@ def plain_product(block: tuple[int, ...], dtype: torch.dtype) -> Callable[[Any],
     return launch
 
 
+def cute_cases() -> Iterator[Case]:
+    """Products with CuTe, from one instruction of tensor cores to tiles that are copied to swizzled shared memory."""
+    half, mixed = ", ".join(["cute::half_t"] * 4), "float, cute::bfloat16_t, cute::bfloat16_t, float"
+    notes = "BBuf/cutlass/code/cutlass-notes"
+    minimal = "minimal_gemm<spec::KernelSpec<cute::half_t>, true>"
+    yield Case(f"{notes}/01-minimal-gemm/minimal_gemm.cu", minimal, "16x8x8", cute((16, 8, 8), 32, torch.float16))
+    for folder, types, sizes in (
+        ("03-tiled-mma", mixed, (32, 32, 16)),
+        ("04-tiled-copy", mixed, (32, 32, 16)),
+        ("05-block-mma", mixed, (128, 128, 64)),
+        ("06-block-copy", mixed, (128, 128, 64)),
+        ("07-swizzling", half, (128, 128, 64)),
+    ):
+        name = folder[3:].replace("-", "_")
+        kernel = f"{name}<spec::KernelSpec<{types}, {', '.join(map(str, sizes))}>, true, false>"
+        dtype = torch.float16 if types == half else torch.bfloat16
+        launch = cute(sizes, 256, dtype, torch.float16 if types == half else torch.float32, None)
+        yield Case(f"{notes}/{folder}/{name}.cu", kernel, "x".join(map(str, sizes)), launch)
+
+
+def cute(
+    sizes: tuple[int, ...], threads: int, dtype: torch.dtype, of_result: torch.dtype | None = None, *more: Any
+) -> Callable[[Any], tuple[torch.Tensor, torch.Tensor]]:
+    def launch(run: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        m, n, k = sizes
+        # Whole numbers whose sums are exact in half.
+        a, b = torch.randint(-3, 4, (m, k)).to(dtype), torch.randint(-3, 4, (n, k)).to(dtype)
+        c = torch.zeros(m, n, dtype=of_result or dtype)
+        run[1, threads, 96 << 10](c, a, b, m, n, k, *more)
+        return c, (a.double() @ b.double().T).to(c.dtype)
+
+    return launch
+
+
 @dataclass
 class InBothPlaces:
     """A kernel whose launches on a CPU are followed by the same launch on a GPU.
@@ -227,9 +263,10 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def run(case: Case, folder: Path, *, with_gpu: bool) -> Result:
-    repository = "siboehm+SGEMM_CUDA" if case.file.startswith("siboehm/") else "xlite-dev+LeetCUDA"
-    file = folder / repository / case.file.removeprefix("siboehm/")
-    result = Result(f"{repository}/{case.file.removeprefix('siboehm/')}", case.kernel, case.size, "agrees")
+    first, _, rest = case.file.partition("/")
+    within = f"{REPOSITORIES[first]}/{rest}" if first in REPOSITORIES else f"xlite-dev+LeetCUDA/{case.file}"
+    file = folder / within
+    result = Result(within, case.kernel, case.size, "agrees")
     try:
         torch.manual_seed(0)
         kernel = ow.cuda_module(file, options=[*case.options, "-I", str(file.parent)])[case.kernel]
@@ -259,7 +296,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="make each launch on a GPU as well")
     chosen = parser.parse_args()
     began = time.monotonic()
-    cases = [*product_cases(), *row_cases(), *reduction_cases(), *elementwise_cases()]
+    cases = [*product_cases(), *cute_cases(), *row_cases(), *reduction_cases(), *elementwise_cases()]
     cases = [case for case in cases if chosen.only in f"{case.file}/{case.kernel}"]
     with ThreadPoolExecutor(chosen.jobs) as pool:
         results = []

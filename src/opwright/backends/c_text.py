@@ -13,8 +13,7 @@ from pathlib import Path
 
 __all__ = [
     "INCLUDE", "blank_out", "closing_bracket", "enclosing_scopes", "find_header", "included_files",
-    "is_within_function",
-    "opening_bracket", "outside_brackets", "split_commas",
+    "is_within_function", "opening_bracket", "outside_brackets", "source_text", "split_commas",
 ]  # fmt: skip
 
 # An #include line: the text before the name, and the name.
@@ -138,6 +137,15 @@ def _open_heads(code: str, position: int) -> list[str]:
     return heads
 
 
+def source_text(path: Path) -> str:
+    """The text of a source or header, of which a byte order mark is no part: compilers know one at a file's begin only.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return path.read_text(encoding="utf-8-sig", errors="replace")
+
+
 def find_header(name: str, includer: Path | None, folders: Sequence[Path]) -> Path | None:
     """The user's file that an ``#include`` names. It is beside the file that includes it (in the working folder, for a
     text without a file), else in one of the folders. None for headers of the system."""
@@ -171,5 +179,5 @@ def included_files(
             header = None if leave_out(name) else find_header(name, includer, folders)
             if header is not None and header not in found:
                 found.append(header)
-                waiting.append((header.read_text(errors="replace"), header))
+                waiting.append((source_text(header), header))
     return found

@@ -189,6 +189,26 @@ def test_nvrtc_takes_it(name: str) -> None:
     assert [entry.name for entry in module(name).compile("sm_90").entries] == ["k"]
 
 
+@pytest.fixture
+def with_marks(tmp_path: Path) -> CudaModule:
+    """A file and a header that begin with a byte order mark, as some editors write it."""
+    (tmp_path / "marked.cuh").write_text("#pragma once\n#define TWO 2\n", encoding="utf-8-sig")
+    file = tmp_path / "marked.cu"
+    file.write_text('#include "marked.cuh"\n__global__ void k(float* x) { x[0] *= TWO; }\n', encoding="utf-8-sig")
+    return ow.cuda_module(file)
+
+
+def test_byte_order_marks(with_marks: CudaModule) -> None:
+    x = torch.ones(1)
+    with_marks["k"][1, 1](x)
+    assert x.item() == 2
+
+
+@needs_nvrtc
+def test_byte_order_marks_for_nvrtc(with_marks: CudaModule) -> None:
+    assert [entry.name for entry in with_marks.compile("sm_90").entries] == ["k"]
+
+
 SAME_NAME = """
 namespace library { template <class T> __device__ T twice(T x) { return 2 * x; } }
 using namespace library;

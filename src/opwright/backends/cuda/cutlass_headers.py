@@ -8,7 +8,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from opwright.backends.c_text import INCLUDE, find_header
+from opwright.backends.c_text import INCLUDE, find_header, source_text
 from opwright.backends.cuda.options import parse_options
 from opwright.backends.cuda.source import CudaSource
 
@@ -32,7 +32,7 @@ def with_cutlass(source: CudaSource) -> CudaSource:
     if (folder := cutlass_folder()) is None:
         return source
     folders = parse_options(source.options).include_folders
-    texts = [(source.text, source.path), *((header.read_text(errors="replace"), header) for header in source.headers())]
+    texts = [(source.text, source.path), *((source_text(header), header) for header in source.headers())]
     missing = (
         line[2]
         for text, path in texts

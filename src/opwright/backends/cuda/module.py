@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from opwright.backends.build_tools import build_tools
+from opwright.backends.c_text import source_text
 from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.cutlass_headers import with_cutlass
 from opwright.backends.cuda.options import parse_options
@@ -54,7 +55,7 @@ def cuda_module(source: str | Path, *, options: Sequence[str] = (), instances: S
         made = CudaSource(inspect.cleandoc(str(source)) + "\n", None, tuple(options))
     else:
         path = _find(source, caller)
-        made = CudaSource(path.read_text(), path, tuple(options))
+        made = CudaSource(source_text(path), path, tuple(options))
     return CudaModule(with_cutlass(made), tuple(instances))
 
 
@@ -111,7 +112,7 @@ class CudaModule:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Changes with the text, its own headers, the options and the instances."""
-        headers = [h.read_text(errors="replace") for h in self.source.headers()]
+        headers = [source_text(h) for h in self.source.headers()]
         return digest("cuda", self.source.text, *headers, *self.source.options, *self.instances)
 
     def __getitem__(self, name: str) -> CudaKernel:

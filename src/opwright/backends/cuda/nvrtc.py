@@ -311,7 +311,9 @@ def _traced_headers(trace: Path, copies: Sequence[str]) -> list[str] | None:
 
 
 def _run_nvrtc(job: _Job, expressions: Sequence[str]) -> NvrtcResult:
-    source, files = job.source, job.files
+    source = job.source
+    # A library's headers are read where they are.
+    files = dataclasses.replace(job.files, headers=tuple(h for h in job.files.headers if not h.of_library))
 
     def compiled(text: str, includer: Path | None) -> str:
         return files.redirected(text, includer, lambda name: name in header_texts())

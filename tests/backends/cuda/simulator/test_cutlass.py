@@ -81,3 +81,54 @@ def test_an_instruction_that_is_not_simulated_is_refused_where_a_kernel_uses_it(
 def test_nvrtc_takes_them_too():
     made = ow.cuda_module(KERNELS, instances=["product<true>"]).compile("sm_90")  # CuTe has a function of that name
     assert {entry.name for entry in made.entries} == {"add", "halved", "doubles", "product<true>"}
+
+
+WHOLE_FILE = """
+#include <torch/extension.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cublas_v2.h>
+#include <cute/tensor.hpp>
+#include "cutlass/util/GPU_Clock.hpp"
+
+template <class Spec>
+__global__ void scaled(float* x, int n) {
+  using namespace cute;
+  Tensor all = make_tensor(make_gmem_ptr(x), make_shape(n));
+  Tensor mine = local_tile(all, make_shape(Int<Spec::kTile>{}), make_coord(blockIdx.x));
+  mine(threadIdx.x) *= Spec::kFactor;
+}
+
+namespace spec {
+template <int Factor>
+struct Scaling {
+  static constexpr int kTile = 32, kFactor = Factor;
+};
+}  // namespace spec
+
+torch::Tensor run(torch::Tensor x) {
+  at::cuda::CUDAGuard guard(x.device());
+  GPU_Clock clock;
+  scaled<spec::Scaling<3>><<<x.numel() / 32, 32>>>(x.data_ptr<float>(), x.numel());
+  return x;
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+"""
+
+
+@pytest.fixture(scope="module")
+def whole_file(tmp_path_factory) -> CudaModule:
+    file = tmp_path_factory.mktemp("cute") / "scaled.cu"
+    file.write_text(WHOLE_FILE)
+    return ow.cuda_module(file, instances=["scaled<spec::Scaling<3>>"])
+
+
+def test_a_file_with_host_code(whole_file):
+    x = torch.arange(64.0)
+    whole_file["scaled<spec::Scaling<3>>"][2, 32](x, 64)
+    assert torch.equal(x, 3 * torch.arange(64.0))
+
+
+@pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
+def test_nvrtc_takes_a_file_with_host_code_too(whole_file):
+    assert [entry.name for entry in whole_file.compile("sm_90").entries] == ["scaled<spec::Scaling<3>>"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.backends.c_text import INCLUDE, find_header, included_files
+from opwright.backends.c_text import INCLUDE, find_header, included_files, source_text
 from opwright.backends.cuda.text.device_text import device_texts
 from opwright.backends.cuda.text.parsing import declarations
 
@@ -16,11 +18,16 @@ __all__ = ["DeviceFiles", "OwnHeader", "device_files"]
 
 @dataclass(frozen=True)
 class OwnHeader:
-    """A header of the user's: its path, the name of its copy for the compiler, and its device code."""
+    """A header of the user's: its path, the name of its copy for the compiler, and its device code.
+
+    Attributes:
+        of_library: whether it is CuTe's or CUTLASS's, which is for kernels as it is.
+    """
 
     path: Path
     copy: str
     text: str
+    of_library: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class DeviceFiles:
     """A source's device code, and that of its own headers. Includes of them are as they were written.
 
     Attributes:
-        changed: whether anything was left out of the headers.
+        changed: whether the headers have less than their files: host code is left out, or a byte order mark.
     """
 
     text: str
@@ -65,14 +72,33 @@ def device_files(
         instances: of templates among all: their arguments may be types that no kernel names.
     """
     found = included_files(text, path, folders, leave_out=leave_out)
-    originals = [header.read_text(errors="replace") for header in found]
-    wanted = (kernel,) if kernel is not None else (*_kernels_of((text, *originals)), *instances)
-    texts = device_texts((text, *originals), wanted)
+    originals = [source_text(header) for header in found]
+    users = [original for header, original in zip(found, originals, strict=True) if not _is_of_library(header)]
+    wanted = (kernel,) if kernel is not None else (*_kernels_of((text, *users)), *instances)
+    texts = device_texts((text, *users), wanted)
+    cut = iter(texts[1:])
     headers = tuple(
-        OwnHeader(header, f"own{i}_{header.name}", of)
-        for i, (header, of) in enumerate(zip(found, texts[1:], strict=True))
+        OwnHeader(header, f"own{i}_{header.name}", original, of_library=True)
+        if _is_of_library(header)
+        else OwnHeader(header, f"own{i}_{header.name}", next(cut))
+        for i, (header, original) in enumerate(zip(found, originals, strict=True))
     )
-    return DeviceFiles(texts[0], path, tuple(folders), headers, changed=list(texts[1:]) != originals)
+    changed = list(texts[1:]) != users or any(_begins_with_mark(header) for header in found)
+    return DeviceFiles(texts[0], path, tuple(folders), headers, changed)
+
+
+def _begins_with_mark(header: Path) -> bool:
+    with header.open("rb") as file:
+        return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+
+
+@functools.cache
+def _is_of_library(header: Path) -> bool:
+    """Whether a header is beside CUTLASS's own, in the folder of CuTe or CUTLASS."""
+    return any(
+        folder.name in ("cute", "cutlass") and (folder.parent / "cutlass" / "cutlass.h").is_file()
+        for folder in header.parents
+    )
 
 
 def _kernels_of(texts: Sequence[str]) -> list[str]:
