@@ -1,8 +1,9 @@
 """Published CUDA kernels against references in torch, in the checked simulator.
 
 ``python benchmarks/cuda_corpus_values.py FOLDER --json FILE`` takes a folder of checkouts (``xlite-dev+LeetCUDA``,
-``siboehm+SGEMM_CUDA``, ``BBuf+how-to-optim-algorithm-in-cuda`` for kernels that use CuTe). Each kernel runs at a size that its tiles divide, where results are compared, and elementwise
-kernels and reductions at one that they do not divide. What the simulator reports is in the record, with its line.
+``siboehm+SGEMM_CUDA``, ``BBuf+how-to-optim-algorithm-in-cuda`` for kernels that use CuTe). Each kernel runs at a size
+that its tiles divide, where results are compared, and elementwise kernels and reductions at one that they do not
+divide. What the simulator reports is in the record, with its line.
 ``--gpu`` makes each launch on a GPU as well, from the same bits, and says how far the two results are apart.
 """
 
