@@ -104,6 +104,49 @@ def test_a_wrong_layout_gives_a_wrong_product() -> None:
     assert not torch.allclose(c, (a.double() @ b.double() + 1).float(), atol=1e-2)
 
 
+STMATRIX = """
+__global__ void copy(const unsigned short* from, unsigned short* to, int offset) {
+  __shared__ __align__(16) unsigned short x[8 * COUNT][8], y[8 * COUNT][8 + 8];
+  const int lane = threadIdx.x;
+  for (int i = lane; i < 64 * COUNT; i += 32) x[i / 8][i % 8] = from[i];
+  __syncthreads();
+  unsigned r[COUNT], row = lane % (8 * COUNT);
+  asm volatile("ldmatrix.sync.aligned.m8n8.xCOUNT.shared.b16 {OUTPUTS}, [%COUNT];"
+               : REGISTERS_OUT : "r"((unsigned)__cvta_generic_to_shared(x[row])));
+  asm volatile("stmatrix.sync.aligned.m8n8.xCOUNT.TRANSshared.b16 [%0], {INPUTS};"
+               :: "r"((unsigned)__cvta_generic_to_shared(&y[row][offset])), REGISTERS_IN : "memory");
+  __syncthreads();
+  for (int i = lane; i < 64 * COUNT; i += 32) to[i] = y[i / 8][i % 8];
+}
+"""
+
+
+def stored(count: int, transposed: bool, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Matrices before and after they went through registers."""
+    registers = range(count)
+    text = STMATRIX.replace("TRANS", "trans." if transposed else "").replace("[%COUNT]", f"[%{count}]")
+    text = text.replace("OUTPUTS", ", ".join(f"%{n}" for n in registers))
+    text = text.replace("INPUTS", ", ".join(f"%{n + 1}" for n in registers))
+    text = text.replace("REGISTERS_OUT", ", ".join(f'"=r"(r[{n}])' for n in registers))
+    text = text.replace("REGISTERS_IN", ", ".join(f'"r"(r[{n}])' for n in registers)).replace("COUNT", str(count))
+    before = torch.arange(64 * count, dtype=torch.int16).reshape(count, 8, 8)
+    after = torch.zeros_like(before)
+    ow.cuda_module(text)["copy"][1, 32](before, after, offset)
+    return before, after
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_matrices_that_stmatrix_stores(count: int, transposed: bool) -> None:
+    before, after = stored(count, transposed)
+    assert torch.equal(after, before.mT if transposed else before)
+
+
+def test_a_row_of_stmatrix_that_is_not_aligned() -> None:
+    with pytest.raises(SimulatorError, match="a row of ldmatrix or stmatrix"):
+        stored(4, transposed=False, offset=4)
+
+
 def test_tf32_half_and_integer_products() -> None:
     text = """
     __global__ void tf32(const float* a, const float* b, float* c) {  // 16 x 8, 8 x 8

@@ -30,7 +30,15 @@ from opwright.backends.cuda.simulator.ptx.instruction import (
 from opwright.backends.cuda.simulator.ptx.mbarriers import mbarrier
 from opwright.backends.cuda.simulator.ptx.memory import asynchronous, atomic, load, store
 from opwright.backends.cuda.simulator.ptx.warpgroups import warpgroup
-from opwright.backends.cuda.simulator.ptx.warps import barrier, elect, load_matrix, multiply_matrices, shuffle, vote
+from opwright.backends.cuda.simulator.ptx.warps import (
+    barrier,
+    elect,
+    load_matrix,
+    multiply_matrices,
+    shuffle,
+    store_matrix,
+    vote,
+)
 
 __all__ = ["is_declaration", "label", "statement"]
 
@@ -144,6 +152,7 @@ _TABLE: dict[str, Callable[[Instruction], str]] = {
     "dp4a": call("__dp4a"), "ld": load, "ldu": load, "st": store, "red": atomic, "atom": atomic,
     "cp": asynchronous, "shfl": shuffle, "vote": vote, "bar": barrier, "barrier": barrier,
     "activemask": lambda i: i.write(0, "__activemask()"), "ldmatrix": load_matrix, "mma": multiply_matrices,
+    "stmatrix": store_matrix,
     "membar": _always("opwright_sim::fence();"), "fence": fence,
     "trap": _always("__trap();"), "prefetch": _nothing, "prefetchu": _nothing, "discard": _nothing,
     "nanosleep": _always("opwright_sim::yield_to_others();"), "mbarrier": mbarrier, "wgmma": warpgroup, "elect": elect,

@@ -6,7 +6,7 @@ import re
 
 from opwright.backends.cuda.simulator.ptx.instruction import HERE, Instruction
 
-__all__ = ["barrier", "elect", "load_matrix", "multiply_matrices", "shuffle", "vote"]
+__all__ = ["barrier", "elect", "load_matrix", "multiply_matrices", "shuffle", "store_matrix", "vote"]
 
 
 def shuffle(i: Instruction) -> str:
@@ -50,18 +50,31 @@ def elect(i: Instruction) -> str:
 
 
 def load_matrix(i: Instruction) -> str:
-    count = next((int(part[1]) for part in i.parts if part in ("x1", "x2", "x4")), 0)
     target = i.vector(0)
-    if count != len(target) or not i.has("m8n8") or not i.has("b16"):
-        raise i.refused("m8n8 matrices of b16 are translated")
+    call = _matrices(i, "load", len(target), f"const void*>({_row(i, 1)}")
     one = [Instruction(i.opcode, i.parts, [r], i.registers) for r in target]
     writes = " ".join(o.write(0, f"opwright_m[{n}]") for n, o in enumerate(one))
-    address = i.address(1) if i.in_shared else f"uint64_t({i.address(1)})"
+    return f"{{ uint32_t opwright_m[{len(target)}]; {call} {writes} }}"
+
+
+def store_matrix(i: Instruction) -> str:
+    source = i.vector(1)
+    call = _matrices(i, "store", len(source), f"void*>({_row(i, 0)}")
+    reads = ", ".join(i.read(r, "uint32_t") for r in source)
+    return f"{{ const uint32_t opwright_m[] = {{{reads}}}; {call} }}"
+
+
+def _matrices(i: Instruction, what: str, registers: int, row: str) -> str:
+    """The call that loads or stores as many matrices as there are registers."""
+    count = next((int(part[1]) for part in i.parts if part in ("x1", "x2", "x4")), 0)
+    if count != registers or not i.has("m8n8") or not i.has("b16"):
+        raise i.refused("m8n8 matrices of b16 are translated")
     transposed = "true" if i.has("trans") else "false"
-    return (
-        f"{{ uint32_t opwright_m[{count}]; opwright_sim::load_matrices<{count}, {transposed}>("
-        f"reinterpret_cast<const void*>({address}), opwright_m, {HERE}); {writes} }}"
-    )
+    return f"opwright_sim::{what}_matrices<{count}, {transposed}>(reinterpret_cast<{row}), opwright_m, {HERE});"
+
+
+def _row(i: Instruction, operand: int) -> str:
+    return i.address(operand) if i.in_shared else f"uint64_t({i.address(operand)})"
 
 
 _SHAPES = {("m16n8k8", "f16"): 2, ("m16n8k16", "f16"): 4, ("m16n8k8", "bf16"): 2, ("m16n8k16", "bf16"): 4,

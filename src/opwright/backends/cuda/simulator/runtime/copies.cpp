@@ -49,13 +49,13 @@ bool Worker::is_being_copied(uint64_t address, uint64_t size) const {
          });
 }
 
-const char* aligned_row(uint64_t address) {
+char* aligned_row(uint64_t address) {
   Checker* checker = running_checker();
   if (checker && address % 16) {
     const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
-    checker->fault(FindingKind::misaligned, pc, address, 16, "a row of ldmatrix");
+    checker->fault(FindingKind::misaligned, pc, address, 16, "a row of ldmatrix or stmatrix");
   }
-  return reinterpret_cast<const char*>(address);
+  return reinterpret_cast<char*>(address);
 }
 
 void check_alignment(const void* address, unsigned multiple, const char* what) {

@@ -1,4 +1,4 @@
-// Products of matrices by a warp (mma.sync, ldmatrix, wmma). The layouts of fragments are those of the PTX ISA.
+// Products of matrices by a warp (mma.sync, ldmatrix, stmatrix, wmma). The layouts of fragments are those of the PTX ISA.
 #pragma once
 
 #include "float16.h"
@@ -39,6 +39,22 @@ OPWRIGHT_INLINE void load_matrices(const void* row, uint32_t (&out)[Count], Site
       out[i] = low | high << 16;
     } else {
       out[i] = *reinterpret_cast<const uint32_t*>(aligned_row(rows[8 * i + group]) + pair * 2);
+    }
+  }
+}
+
+// The reverse: row-wise stores of such matrices.
+template <int Count, bool Transposed>
+OPWRIGHT_INLINE void store_matrices(void* row, const uint32_t (&in)[Count], Site site) {
+  uint64_t rows[32];
+  warp_gather(0xffffffffu, reinterpret_cast<uint64_t>(row), rows, site);
+  const unsigned lane = lane_id(), group = lane / 4, pair = lane % 4 * 2;
+  for (int i = 0; i < Count; i++) {
+    if constexpr (Transposed) {
+      reinterpret_cast<uint16_t*>(aligned_row(rows[8 * i + pair]))[group] = static_cast<uint16_t>(in[i]);
+      reinterpret_cast<uint16_t*>(aligned_row(rows[8 * i + pair + 1]))[group] = static_cast<uint16_t>(in[i] >> 16);
+    } else {
+      *reinterpret_cast<uint32_t*>(aligned_row(rows[8 * i + group]) + pair * 2) = in[i];
     }
   }
 }

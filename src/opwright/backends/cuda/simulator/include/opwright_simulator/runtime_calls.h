@@ -137,8 +137,8 @@ uint32_t to_cluster_address(const void* pointer);
 uint32_t cluster_rank_of(const void* pointer);
 // The first statement of a kernel with __cluster_dims__.
 void declare_cluster(uint32_t x, uint32_t y = 1, uint32_t z = 1);
-// The address of a row that ldmatrix reads, which has to be a multiple of 16.
-const char* aligned_row(uint64_t address);
+// The address of a row that ldmatrix reads or stmatrix writes, which has to be a multiple of 16.
+char* aligned_row(uint64_t address);
 // A finding if the address is no multiple; `what` names it.
 void check_alignment(const void* address, unsigned multiple, const char* what);
 
