@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +26,7 @@ from opwright.planted import catalogue
 from opwright.planted.run import selftest
 from opwright.results import Fate, Status
 from opwright.sweep.unit import Needs, no_step
+from tests.cluster.machines import two_machines
 from tests.cluster.units import Answer, FillsTheDisk, KillsItsMachine
 from tests.mutation import operators
 from tests.warm import run_module
@@ -58,19 +58,8 @@ def caches(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(caches):
-    """Two machines with one processor each, one of them with a GPU that is none; and one that only leads them."""
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
-        first, second = ({"OPWRIGHT_CACHE_DIR": str(folder)} for folder in caches)
-        made.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:FAKE": 1}, env_vars=first)
-        made.add_node(num_cpus=1, env_vars=second)
-        made.wait_for_nodes()
-        with RayCluster(made.address) as executor:
-            yield executor
-    finally:
-        made.shutdown()
+    with two_machines(*caches) as executor:
+        yield executor
 
 
 def plain(report: ow.CheckReport) -> object:
@@ -314,15 +303,6 @@ def test_a_machine_that_does_not_answer_is_named_and_gets_no_work(cluster, monke
     monkeypatch.setattr(ray, "nodes", lambda: [gone])
     with pytest.raises(CheckError, match="no machine of the cluster can be used: gone does not answer"):
         RayCluster()
-
-
-def test_a_unit_that_ends_two_machines_ends_no_third_one(cluster):
-    """The last test with this cluster: nothing is left of it."""
-    (done,) = cluster.run([KillsItsMachine()], no_step)
-    assert done.lost
-    assert done.result.why.startswith("2 machines died while they ran it, so it is tried on no other one"), done
-    (after,) = cluster.run([FillsTheDisk(Path("never"))], no_step)
-    assert after.result.why == "no machine of the cluster has a processor for tasks"
 
 
 def test_no_cluster_at_an_address():

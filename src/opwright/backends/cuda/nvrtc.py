@@ -270,6 +270,7 @@ _HEADER = "Processing Header File"  # the event for a header in the trace
 
 def _compile(job: _Job, instances: Sequence[str]) -> _Compiled:
     headers = None
+    # Names are looked up in the global namespace: a library that the source uses whole may have the same ones.
     asked = {instance: globally_named(job.source.text, instance) for instance in instances}
     if _version() < _TRACES:
         first = _run_nvrtc(job, [*asked.values()])

@@ -161,6 +161,7 @@ class _Build:
         self.standard = max(17, self.options.standard)  # the simulator's headers need 17
         self.files = source.device_files(_is_ours, expression)
         self.headers: Sequence[OwnHeader] = self.files.headers
+        self.rewritten_headers: dict[str, RewrittenHeader] = {}
         texts = [self.files.text, *(header.text for header in self.headers)]
         self.uses_torch_names = _any_code(uses_torch_names, texts)
         self.uses_function_objects = _any_code(FUNCTION_OBJECT.search, texts)
@@ -271,7 +272,10 @@ class _Build:
         return self.files.redirected(text, path, _is_ours)
 
     def header(self, text: str) -> RewrittenHeader:
-        return rewritten_header(text, self.tools, checked=self.checked)
+        """A header for the compiler, rewritten or read once."""
+        if text not in self.rewritten_headers:
+            self.rewritten_headers[text] = rewritten_header(text, self.tools, checked=self.checked)
+        return self.rewritten_headers[text]
 
     def refuse_unsupported(self, folder: Path) -> None:
         """Raise KernelRefusedError for the first unsupported feature outside of inactive ``#if`` branches."""
