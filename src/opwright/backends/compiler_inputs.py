@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -44,6 +45,7 @@ _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".s", ".S")
 _LINKED_ONLY = (".o", ".a", ".so")
 _LINKED = (*_LINKED_ONLY, *_SOURCES)
 _TIME_LIMIT_S = 60
+_COMPILED = "compiled"  # the first part of the names of reports by compilers
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,16 @@ class BuildWatch:
     gcc lists what each of its runs includes in the file that SUNPRO_DEPENDENCIES names; so does the gcc that nvcc
     starts. Unlike ``-MD``, that works for several sources in one command. clang takes ``-MD``. GNU's assembler lists
     what the last of its runs has read. Where that is not all, sources are searched for its directives.
+
+    nvcc starts one gcc for each architecture at the same time (``--threads``), whose reports would end up in pieces
+    within one another. So it finds a ``gcc`` on its PATH that gives each run a file of its own.
     """
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self._folder = tempfile.TemporaryDirectory(prefix="opwright-inputs-")  # removed with this object
         self._compiled, self._assembled, self._linked = (
-            Path(self._folder.name, name) for name in ("compiled.d", "assembled.d", "linked.d")
+            Path(self._folder.name, name) for name in (f"{_COMPILED}.d", "assembled.d", "linked.d")
         )
         self._since_ns = time.time_ns()
         self._nvcc = compiler.version.startswith("nvcc")
@@ -101,7 +106,31 @@ class BuildWatch:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return {**os.environ} if self._by_flag else {**os.environ, "SUNPRO_DEPENDENCIES": str(self._compiled)}
+        if self._by_flag:
+            return {**os.environ}
+        report = {"SUNPRO_DEPENDENCIES": str(self._compiled)}
+        if self._nvcc and self._host_compilers:
+            report["PATH"] = f"{self._host_compilers}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return {**os.environ, **report}
+
+    @functools.cached_property
+    def _host_compilers(self) -> str:
+        """A folder with nvcc's host compilers, each run of which reports to a file of its own; empty if no program can
+        be started from there. A compiler that ``-ccbin`` names is found elsewhere."""
+        if os.statvfs(self._folder.name).f_flag & os.ST_NOEXEC:
+            return ""
+        folder = Path(self._folder.name, "host_compilers")
+        folder.mkdir()
+        for name in ("gcc", "g++"):
+            if program := shutil.which(name):
+                own_report = f"SUNPRO_DEPENDENCIES={shlex.quote(f'{self._folder.name}/{_COMPILED}')}.$$.d"
+                (folder / name).write_text(f'#!/bin/sh\n{own_report} exec {shlex.quote(program)} "$@"\n')
+                (folder / name).chmod(0o700)
+        return str(folder)
+
+    def _included_names(self) -> Iterator[str]:
+        reports = Path(self._folder.name).glob(f"{_COMPILED}*.d")
+        return (name for report in sorted(reports) for name in _names_in_rules(report))
 
     @property
     def compile_flags(self) -> list[str]:
@@ -123,7 +152,7 @@ class BuildWatch:
 
     def included(self) -> list[str]:
         """The files that the compiler has included, absolute paths."""
-        return [name for name in _names_in_rules(self._compiled) if os.path.isabs(name)]
+        return [name for name in self._included_names() if os.path.isabs(name)]
 
     def read_files(
         self,
@@ -154,7 +183,7 @@ class BuildWatch:
         if search is None or not self._reported(flags, linked):
             return ReadFiles(complete=False)
         default = _default_folders(self.compiler)
-        reported = [*_names_in_rules(self._compiled), *(_linked_files(self._linked) if self._linked.is_file() else ())]
+        reported = [*self._included_names(), *(_linked_files(self._linked) if self._linked.is_file() else ())]
         return read_by_build(
             [*(os.path.join(here, name) for name in reported), *map(str, others)],
             [*flags, *_flags_of_environment()],
@@ -180,7 +209,7 @@ class BuildWatch:
         """Whether the reports are there and whole. Of a linker that writes none, its options name the libraries."""
         overwritten = self._by_flag and any(flag.endswith(_SOURCES) for flag in flags)  # by that of another source
         return (
-            self._compiled.is_file()
+            any(Path(self._folder.name).glob(f"{_COMPILED}*.d"))
             and not overwritten
             and self._linked.is_file() == (linked and self._reports_libraries)
         )

@@ -157,6 +157,15 @@ def test_architectures_are_those_of_the_gpus_here_or_all_or_the_authors(namespac
 
 
 @pytest.mark.nvcc
+@pytest.mark.parametrize(("options", "links"), [([], False), (["-rdc=true"], True), (["-rdc", "true"], True)])
+def test_device_code_is_linked_where_it_is_relocatable(namespace, tmp_path, options, links):
+    op = scale(namespace)
+    attach_file(op, tmp_path, options=options)
+    tools = get_backend("cuda").toolchain(op.kernels["native"].spec, op.contract, this_machine())
+    assert ("--no-device-link" not in tools.flags) == links
+
+
+@pytest.mark.nvcc
 @pytest.mark.slow
 def test_nvcc_builds_a_host_function_once(namespace, tmp_path):
     op = scale(namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import torch
 
 from opwright.backends import get_backend
 from opwright.backends.build_tools import BuildTools, build_tools
+from opwright.backends.compiler import run_compiler
+from opwright.backends.compiler_inputs import BuildWatch
 from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator import kernel as simulator
@@ -149,3 +152,36 @@ def test_nvcc_builds_anew(tmp_path: Path, namespace: str, monkeypatch: pytest.Mo
     shutil.rmtree(tmp_path / "early")
     assert files_after("inc/factor.h", "#define FACTOR 1\n") == first
     assert len(messages) == 3
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="nvcc has no gcc to start")
+def test_nvcc_lists_what_it_reads_for_several_architectures_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No two compilers, which run at the same time, write to one report: it would be in pieces."""
+    compiler = this_machine().nvcc
+    assert compiler is not None
+    (tmp_path / "bin").mkdir()
+    gcc = tmp_path / "bin" / "gcc"
+    gcc.write_text(f'#!/bin/sh\necho "$SUNPRO_DEPENDENCIES" >> {tmp_path}/reports\nexec {shutil.which("gcc")} "$@"\n')
+    gcc.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{gcc.parent}{os.pathsep}{os.environ['PATH']}")
+    lines, flags = ["#ifndef __CUDA_ARCH__", '#include "host.h"'], ["--threads", "0", "-c"]
+    for architecture in ("75", "80", "90"):
+        lines += [f"#elif __CUDA_ARCH__ == {architecture}0", f'#include "for_{architecture}.h"']
+        flags.append(f"-gencode=arch=compute_{architecture},code=sm_{architecture}")
+    headers = {"host.h", "for_75.h", "for_80.h", "for_90.h"}
+    for name in headers:
+        (tmp_path / name).write_text("")
+    (tmp_path / "k.cu").write_text("\n".join([*lines, "#endif", "__global__ void k() {}"]))
+    watch = BuildWatch(compiler)
+    run_compiler([compiler.path, *flags, "k.cu", "-o", "k.o"], "k.cu", environment=watch.environment, folder=tmp_path)
+    reports = (tmp_path / "reports").read_text().split()
+    assert len(reports) == len(set(reports)) > 3
+    given = [*flags, "k.cu"]
+    read = watch.read_files(
+        given, base=tmp_path, built_in=tmp_path / "none", installed=[], folder=tmp_path, linked=False
+    )
+    assert read.complete
+    assert {name for name, _ in read.own} >= {"k.cu", *headers}

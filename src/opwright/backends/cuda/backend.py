@@ -38,6 +38,7 @@ _FLAGS = (
     "-O3", "-shared", "-lineinfo", "-DUSE_CUDA", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr",
     "--threads", "0",
 )  # fmt: skip
+_RELOCATABLE = re.compile(r"-rdc\b|--relocatable-device-code\b|-dc$|--device-c$|-dlto$|--dlink-time-opt$")
 _ATEN_LIBRARIES = ("-lc10", "-ltorch_python", "-lc10_cuda", "-ltorch_cuda")
 _NO_NVCC = "nvcc is not found"
 _INSTALL_NVCC = "install a CUDA toolkit, or write a Python launcher around ow.cuda_module, which needs none"
@@ -115,7 +116,7 @@ class CudaBackend(Backend):
         if machine.nvcc is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_NVCC}", fix=_INSTALL_NVCC)
         abi = abi_of(spec)
-        flags = (f"-std={abi.cpp_standard}", *_FLAGS, *_architecture_flags(spec, machine))
+        flags = (f"-std={abi.cpp_standard}", *_FLAGS, *_device_link_flags(spec), *_architecture_flags(spec, machine))
         libraries = ("-ltorch", "-ltorch_cpu", *(_ATEN_LIBRARIES if abi is ATEN else ()))
         more = nvrtc.cuda_include_folders() if abi is ATEN else ()  # ATen includes cuBLAS, cuSPARSE and cuSOLVER
         # The CUDA part of the stable ABI is in torch_cuda, which a GPU process has loaded.
@@ -126,6 +127,12 @@ class CudaBackend(Backend):
         if artifact.file is None:
             return contract.signature.flat(recordable(artifact.payload))
         return load_host_function(artifact.file, artifact.entry, contract)
+
+
+def _device_link_flags(spec: KernelSpec) -> tuple[str, ...]:
+    """No link of device code, which has nothing to link where it is not relocatable. With several architectures at a
+    time (``--threads``), nvcc's links of them share a file that one may read before another has written it."""
+    return () if any(_RELOCATABLE.match(o) for o in spec.options.get("options", ())) else ("--no-device-link",)
 
 
 def _architecture_flags(spec: KernelSpec, machine: Machine) -> tuple[str, ...]:

@@ -83,6 +83,22 @@ def test_nvrtc_takes_them_too():
     assert {entry.name for entry in made.entries} == {"add", "halved", "doubles", "product<true>"}
 
 
+@pytest.mark.gpu
+def test_they_compute_the_same_on_a_gpu(kernels):
+    x, y = torch.randn(64, 96, device="cuda"), torch.zeros(64, 96, device="cuda")
+    kernels["add"][(2, 3), 256](x, y, 64, 96)
+    assert torch.equal(y, x + 1)
+    halves = torch.zeros(64, 96, device="cuda", dtype=torch.float16)
+    kernels["halved"][1, 16](x, halves, 64)
+    assert torch.equal(halves.flatten()[:64], (x / 2).half().flatten()[:64])
+    a, b, c, expected = (each.cuda() for each in factors(64, 32, 24, torch.float32))
+    kernels["product<true>"][(2, 1), 64](a, b, c, 64, 32, 24)
+    assert torch.equal(c, expected)
+    a, b, c, expected = (each.cuda() for each in factors(64, 32, 96, torch.float16))
+    kernels["tensor_core_product<true>"][(2, 1), 128](a, b, c, 64, 32, 96)
+    assert torch.equal(c, expected)
+
+
 WHOLE_FILE = """
 #include <torch/extension.h>
 #include <c10/cuda/CUDAGuard.h>
