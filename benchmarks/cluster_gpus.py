@@ -2,10 +2,10 @@
 
 ``python benchmarks/cluster_gpus.py FILE [MODULE...]`` needs Ray and several GPUs, and uses one and all of them;
 ``--cpu 2`` uses processes on a CPU instead. Each round is a process of its own, which sees only so many GPUs. A first
-one, which is not counted, fills the cache of artifacts; a second one, with all workers, notes how long kernels take.
+one, with all workers, is not counted: it fills the cache of artifacts and notes how long kernels take.
 
 ``seconds`` are those of the check. ``start_s`` are those from the start of the cluster, and of its workers, until the
-check begins to give out units; a first check has waited until all workers are warm.
+check begins to give out units; a first check, of one kernel for each worker, has waited until all workers are warm.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ import torch
 
 import opwright as ow
 from opwright.cluster import RayCluster
+from opwright.gallery.add import add
 from opwright.machine import this_machine
 
 _MODULES = ("opwright.gallery.add", "opwright.gallery.trig")
-# Operators with as many kernels as there are GPUs, and more.
-_FIRST = ("opwright.gallery.add",)
 
 
 def main() -> None:
@@ -47,7 +46,6 @@ def main() -> None:
         print(json.dumps(_sweep(chosen.modules, chosen.sweep, "cpu" if chosen.cpu else "cuda")))
         return
     count = chosen.cpu or torch.cuda.device_count()
-    _round(chosen, 1)
     _round(chosen, count)
     one, every = "one", "all"
     rounds = [{one: _round(chosen, 1), every: _round(chosen, count)} for _ in range(chosen.rounds)]
@@ -84,9 +82,10 @@ def _round(chosen: argparse.Namespace, workers: int) -> dict[str, Any]:
 def _sweep(modules: list[str], workers: int, device: str) -> dict[str, Any]:
     """One check of all kernels, with workers that are warm."""
     steps: list[str] = []
+    first = [name for name, kernel in add.kernels.items() if device in kernel.spec.devices][:workers]
     began = time.perf_counter()
     with RayCluster(jobs=workers) as cluster:
-        ow.check(*_FIRST, device=device, level="smoke", executor=cluster)
+        ow.check(add, kernels=first, device=device, level="smoke", executor=cluster)
         started = time.perf_counter()
         report = ow.check(*modules, device=device, executor=cluster, progress=lambda task, what: steps.append(what))
         seconds = time.perf_counter() - started

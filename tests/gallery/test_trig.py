@@ -1,4 +1,4 @@
-"""gallery::sin and gallery::cos: their kernels, and everything that PyTorch does with an operator."""
+"""gallery::sin and gallery::cos: their kernels, their gradients, and everything that PyTorch does with an operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import opwright as ow
 from opwright.errors import KernelError
-from opwright.gallery.trig import FLOATS, cos, sin
+from opwright.gallery.trig import FLOATS, cos, sin, sin_backward
 
 OPS = {"sin": (sin, torch.sin), "cos": (cos, torch.cos)}
 TRITON_KERNELS = [("sin", "triton"), ("sin", "triton_heuristics"), ("cos", "triton")]
@@ -20,6 +20,12 @@ def assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
     unit = torch.finfo(out.dtype).eps
     torch.testing.assert_close(out, expected, rtol=2 * unit, atol=2 * unit, equal_nan=True)
     assert out.is_contiguous()
+
+
+def reversed_dims(x: torch.Tensor) -> torch.Tensor:
+    """Random numbers of the same shape, in memory from the last dim to the first."""
+    backwards = tuple(range(x.dim()))[::-1]
+    return torch.randn([x.shape[dim] for dim in backwards], device=x.device).to(x.dtype).permute(backwards)
 
 
 # -- the kernels ----------------------------------------------------------------------------------------
@@ -43,17 +49,25 @@ def test_the_cpp_kernel_is_right_for_nan_infinities_and_huge_angles(name, dtype)
     assert_close(operator.kernels["cpp"](x), reference(x))
 
 
+@pytest.mark.compiler
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_gradient_in_cpp_gives_what_the_reference_gives_in_every_layout(dtype, layouts):
+    for x in layouts(dtype):
+        for grad in (x.clone(), torch.ones((), dtype=dtype).expand(x.shape), reversed_dims(x)):
+            assert_close(sin_backward.kernels["cpp"](grad, x), sin_backward.contract.function(grad, x))
+
+
 @pytest.mark.triton
 def test_triton_kernels_agree_with_the_reference_in_the_interpreter(run_python):
     run_python(
         """
         import torch
-        from opwright.gallery.trig import FLOATS, cos, sin
-        for op, kernel in ((sin, "triton"), (sin, "triton_heuristics"), (cos, "triton")):
+        from opwright.gallery.trig import FLOATS, cos, sin, sin_backward
+        for op, kernel in ((sin, "triton"), (sin, "triton_heuristics"), (cos, "triton"), (sin_backward, "triton")):
             for dtype in FLOATS:
                 for shape in ((), (0,), (1,), (1025,), (2048,), (33, 70)):
-                    x = torch.randn(shape).to(dtype)
-                    torch.testing.assert_close(op.kernels[kernel](x), op.contract.reference([x])[0])
+                    given = [torch.randn(shape).to(dtype) for _ in op.contract.signature.arguments]
+                    torch.testing.assert_close(op.kernels[kernel](*given), op.contract.reference(given)[0])
         """,
         env={"TRITON_INTERPRET": "1"},
     )
@@ -68,6 +82,15 @@ def test_triton_kernels_agree_with_the_reference_on_a_gpu(name, kernel, dtype, l
     edges = torch.tensor(EDGES, dtype=torch.float64).to("cuda", dtype)
     for x in (*layouts(dtype, "cuda"), edges):
         assert_close(operator.kernels[kernel](x), reference(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_gradient_in_triton_agrees_with_the_reference_on_a_gpu(dtype, layouts):
+    for x in layouts(dtype, "cuda"):
+        grad = reversed_dims(x)
+        assert_close(sin_backward.kernels["triton"](grad, x), sin_backward.contract.function(grad, x))
 
 
 # -- autotune and heuristics --------------------------------------------------------------------------------
@@ -134,12 +157,14 @@ def test_the_parts_written_by_hand_are_reported_so():
     assert sin.parts["fake"].origin == "derived"
 
 
-def test_the_backward_runs_the_other_operator(device):
+@pytest.mark.parametrize(("name", "backward"), [("sin", "gallery::sin_backward"), ("cos", "gallery::sin")])
+def test_the_backward_runs_an_operator(name, backward, device):
+    operator, reference = OPS[name]
     x = torch.randn(7, device=device, requires_grad=True)
     with torch.profiler.profile() as profile:
-        sin(x).sum().backward()
-    assert {"gallery::sin", "gallery::cos"} <= {event.name for event in profile.events()}
-    assert torch.allclose(x.grad, x.cos())
+        operator(x).sum().backward()
+    assert {f"gallery::{name}", backward} <= {event.name for event in profile.events()}
+    assert torch.allclose(x.grad, torch.autograd.grad(reference(x).sum(), x)[0])
 
 
 def test_a_training_step_compiles_without_a_graph_break(device, compiled):
@@ -160,7 +185,7 @@ def test_torch_compile_traces_into_the_kernels_of_forward_and_backward(run_and_g
     _, code = run_and_get_code(train)
     assert torch.allclose(x.grad, 2 * x.cos(), atol=1e-6)
     assert "sin_kernel" in code
-    assert "cos_kernel" in code
+    assert "sin_backward_kernel" in code
     assert "torch.ops.gallery" not in code
 
 

@@ -16,7 +16,7 @@ def test_values_gradients_and_kernels(trig):
         x = torch.linspace(-3, 3, 101)
         torch.testing.assert_close(my_ops.sin(x), torch.sin(x))
         torch.testing.assert_close(torch.ops.gallery.cos(x), torch.cos(x))
-        assert my_ops.__all__ == ["cos", "sin"] and my_ops.__version__ == "0.1.0"
+        assert my_ops.__all__ == ["cos", "sin", "sin_backward"] and my_ops.__version__ == "0.1.0"
         assert [*sin.kernels] == ["cpp", "triton", "triton_heuristics"]
         assert sin.kernels["cpp"]._launch is not None  # the library ran, not the reference
         assert sin(x.t()).is_contiguous()

@@ -1,4 +1,4 @@
-"""Sine and cosine: two operators that are each other's derivatives, in C++ and in Triton."""
+"""Sine and cosine in C++ and in Triton, with the two ways to write a gradient: an operator, and a function."""
 
 import torch
 from jaxtyping import Float
@@ -6,7 +6,7 @@ from torch import Tensor
 
 import opwright as ow
 
-__all__ = ["cos", "sin"]
+__all__ = ["cos", "sin", "sin_backward"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,17 +35,25 @@ cos.cpp("trig.cpp", entry="cosine", dtypes=FLOATS)
 cos.triton("trig_triton.py", entry="cos", dtypes=FLOATS)
 
 
-# The derivatives of each operator call the other operator, so a backward pass runs these kernels too, and
-# derivatives of any order are available.
+# The sine's gradient is an operator with kernels of its own: one pass over memory.
+
+
+@ow.op("gallery::sin_backward")
+def sin_backward(grad: Float[Tensor, "*n"], x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """The gradient of the sine at ``x``, given that of its result."""
+    return grad * torch.cos(x)
+
+
+sin_backward.cpp("trig.cpp", entry="sine_backward", dtypes=FLOATS)
+sin_backward.triton("trig_triton.py", entry="sin_backward", dtypes=FLOATS)
+sin.register_autograd(sin_backward)
+
+
+# The cosine's is a function, which is less to write. It runs the sine's kernels, and then a product of torch's.
 
 
 def save_x(ctx, inputs, output):
     ctx.save_for_backward(*inputs)
-
-
-def sin_backward(ctx, grad):
-    (x,) = ctx.saved_tensors
-    return grad * cos(x)
 
 
 def cos_backward(ctx, grad):
@@ -53,7 +61,6 @@ def cos_backward(ctx, grad):
     return -grad * sin(x)
 
 
-sin.register_autograd(sin_backward, setup_context=save_x)
 cos.register_autograd(cos_backward, setup_context=save_x)
 
 

@@ -1,4 +1,4 @@
-"""Sine and cosine in Triton, for an operator to launch (see ``__init__.py``).
+"""Sine, cosine and the sine's gradient in Triton, for operators to launch (see ``__init__.py``).
 
 Half precision is computed in float32, float64 as it is.
 """
@@ -33,6 +33,14 @@ def cos_kernel(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + offsets, tl.cos(widen(values)), mask=inside)
 
 
+@triton.jit
+def sin_backward_kernel(grad, x, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    slopes = tl.cos(widen(tl.load(x + offsets, mask=inside)))
+    tl.store(out + offsets, tl.load(grad + offsets, mask=inside) * slopes, mask=inside)
+
+
 def sin(x: torch.Tensor) -> torch.Tensor:
     """``sin(x)``, 1,024 elements a program."""
     x = x.contiguous()
@@ -50,6 +58,16 @@ def cos(x: torch.Tensor) -> torch.Tensor:
     n = out.numel()
     if n > 0:
         cos_kernel[(triton.cdiv(n, 1024),)](x, out, n, BLOCK=1024)
+    return out
+
+
+def sin_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """``grad * cos(x)``, 1,024 elements a program."""
+    grad, x = grad.contiguous(), x.contiguous()
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    n = out.numel()
+    if n > 0:
+        sin_backward_kernel[(triton.cdiv(n, 1024),)](grad, x, out, n, BLOCK=1024)
     return out
 
 
