@@ -477,6 +477,7 @@ def test_ray_may_stand_without_an_address(arguments, expected):
     assert _with_address(arguments) == expected
 
 
+@pytest.mark.slow  # three commands
 def test_what_is_finished_is_taken_up_also_without_a_cluster(script, tmp_path):
     check = ["check", script(WRONG), "--only", "values", "--resume", "journal"]
     first = opwright(*check, "--kernel", "sum", cwd=tmp_path)

@@ -131,6 +131,7 @@ def wait_until_none(group: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow  # checks operators twice
 def test_a_check_has_the_same_findings(daemon: int, environment: dict[str, str], folder: Path) -> None:
     def findings(environment: dict[str, str], kernel: str, code: int) -> list[tuple[str, ...]]:
         """What was found, but for how often a kernel was called within a time."""
@@ -223,6 +224,7 @@ def test_a_second_start_says_that_it_runs(daemon: int, environment: dict[str, st
     assert (code, output) == (0, f"already running for this environment: process {daemon}\n")
 
 
+@pytest.mark.slow  # waits for a check
 def test_a_command_that_runs_outlives_a_stop(tmp_path: Path, environment: dict[str, str], folder: Path) -> None:
     environment = {**environment, "OF_A_TEST": "to be stopped"}
     assert ended(opwright(environment, "daemon", "start"))[0] == 0
@@ -238,6 +240,7 @@ def test_a_command_that_runs_outlives_a_stop(tmp_path: Path, environment: dict[s
     assert seen(folder)[:2] == ["True", "to"]
 
 
+@pytest.mark.slow  # three starts of a daemon
 def test_a_daemon_that_was_killed(environment: dict[str, str], folder: Path) -> None:
     environment = {**environment, "OF_A_TEST": "killed"}
     code, output = ended(opwright(environment, "daemon", "start"))
@@ -255,6 +258,7 @@ def test_a_daemon_that_was_killed(environment: dict[str, str], folder: Path) -> 
     assert seen(folder)[0] == "False"
 
 
+@pytest.mark.slow  # waits until it ends
 def test_it_ends_when_nothing_is_asked(environment: dict[str, str]) -> None:
     environment = {**environment, "OF_A_TEST": "idle"}
     code, output = ended(opwright(environment, "daemon", "start", "--minutes", "0.01"))

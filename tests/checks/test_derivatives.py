@@ -129,6 +129,7 @@ def test_a_custom_backward_that_fails_is_a_finding(namespace):
     assert "no backward here" in failing(verdict_of(op))["gradients"]
 
 
+@pytest.mark.slow  # a whole check of many dtypes
 def test_a_wrong_custom_backward_is_found_in_the_dtypes_with_a_derivative(namespace):
     op = bessel(namespace)
     op.register_autograd(lambda ctx, grad: grad * 3)

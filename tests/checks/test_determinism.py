@@ -27,6 +27,7 @@ _EACH = [row if row.backend == "python" else pytest.param(row, marks=pytest.mark
 
 
 @pytest.mark.parametrize("row", _EACH, ids=lambda row: row.kernel)
+@pytest.mark.slow  # whole checks
 def test_planted_kernels(row):
     (finding,) = check(row.op, row.kernel)
     assert finding.status is (Status.FAIL if row.expected else Status.PASS), finding

@@ -28,6 +28,7 @@ def test_what_the_c_library_keeps_of_ended_threads_is_no_leak(monkeypatch: pytes
     assert found(lambda: None) == []
 
 
+@pytest.mark.slow  # many rounds of calls
 def test_address_space_that_is_never_given_back_is_a_leak() -> None:
     mapped: list[mmap.mmap] = []
     leak = ["address space grew by 10.0 MiB in 10 calls, whose results were given back"]
@@ -39,6 +40,7 @@ def test_address_space_that_is_never_given_back_is_a_leak() -> None:
             each.close()
 
 
+@pytest.mark.slow  # many rounds of calls
 def test_threads_that_stay_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "_QUIET_SECONDS", 0.05)
     end = threading.Event()

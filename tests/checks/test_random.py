@@ -73,8 +73,9 @@ def verdict(operator, kernel, **options):
     [
         lambda x: drop(x),
         lambda x: (drop(x.double())).to(x.dtype),
-        lambda x: torch.nn.functional.dropout(x.contiguous(), 0.25),
-        lambda x: drop(x.mT.contiguous()).mT.contiguous(),
+        # A whole check each.
+        pytest.param(lambda x: torch.nn.functional.dropout(x.contiguous(), 0.25), marks=pytest.mark.slow),
+        pytest.param(lambda x: drop(x.mT.contiguous()).mT.contiguous(), marks=pytest.mark.slow),
     ],
 )
 def test_a_kernel_with_the_same_distribution_passes_every_check(dropout, right):
@@ -89,10 +90,11 @@ def test_a_kernel_with_the_same_distribution_passes_every_check(dropout, right):
     [
         (lambda x: drop(x, 0.3), ""),
         (lambda x: drop(x, 0.25, scale=1), "the mean"),
-        (same_for_all_rows, ""),
-        (never_drops_the_last_column, ""),
+        # A whole check each.
+        pytest.param(same_for_all_rows, "", marks=pytest.mark.slow),
+        pytest.param(never_drops_the_last_column, "", marks=pytest.mark.slow),
         (neighbours_together, "apart in memory"),
-        (always_the_same, ""),
+        pytest.param(always_the_same, "", marks=pytest.mark.slow),
         (by_a_clock, "two calls with the same torch.manual_seed differs"),
         (lambda x: drop(x)[:-1], "shape"),
     ],
@@ -108,6 +110,7 @@ def keeps_by_another_generator(x, seed):
     return torch.where(keep, x / 0.75, torch.zeros((), dtype=x.dtype)), keep
 
 
+@pytest.mark.slow  # draws many samples
 def test_another_generator_for_the_same_seed_is_right(seeded):
     result = verdict(seeded, keeps_by_another_generator)
     assert result.status.value == "pass", result.failures
@@ -233,6 +236,7 @@ def test_two_samples_differ(wrong, right):
     assert first_difference(again, expected) is None
 
 
+@pytest.mark.slow  # draws many samples
 def test_complex_and_infinite_results(namespace):
     @ow.op(f"{namespace}::noise", random=True)
     def noise(x: Complex[Tensor, "n"]) -> Complex[Tensor, "n"]:
@@ -242,6 +246,7 @@ def test_complex_and_infinite_results(namespace):
     assert result.status.value == "fail"
 
 
+@pytest.mark.slow  # draws many samples
 def test_a_random_number_of_a_call(namespace):
     @ow.op(f"{namespace}::loss", random=True)
     def loss(x: Float[Tensor, "n"]) -> Float[Tensor, ""]:

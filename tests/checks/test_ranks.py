@@ -117,6 +117,7 @@ def test_torch_s_class_and_a_group_that_may_be_left_out_are_refused_at_definitio
             return x * 1
 
 
+@pytest.mark.slow  # compiles in each rank
 def test_torch_compile_traces_calls_with_each_form_of_a_group(group):
     x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5)
     for given in (dist.group.WORLD, dist.group.WORLD.group_name, group):
@@ -372,6 +373,7 @@ def test_three_ranks():
     assert "--ranks 3" in wrong.failures[0].reproduce
 
 
+@pytest.mark.slow  # two commands with ranks
 def test_the_command_that_repeats_a_failure_repeats_it(tmp_path: Path):
     verdict = _checked(communication.gather_matmul, "own rows first", case="m=4 k=3 n=2")
     again = verdict.failures[0].reproduce.replace("--kernel own rows first", "--kernel 'own rows first'")

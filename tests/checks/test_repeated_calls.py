@@ -136,6 +136,7 @@ def test_a_result_that_its_own_graph_holds_is_given_back_in_time(namespace):
 
 
 @pytest.mark.parametrize(("seconds", "made"), [(0.001, 5 * 40), (0.3, 5 * 8), (0.13, 5 * 16)])
+@pytest.mark.slow  # calls that take long
 def test_calls_that_take_long_are_fewer_and_as_many_in_each_round(seconds, made, monkeypatch):
     now, calls = [0.0], []
     monkeypatch.setattr(growth.time, "monotonic", lambda: now[0])

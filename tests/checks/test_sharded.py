@@ -25,7 +25,10 @@ def _checked(op: ow.Op, kernel: str = "kernel", ranks: int | None = 2) -> ow.Ver
     return verdict
 
 
-@pytest.mark.parametrize("name", _RULES)
+_ALWAYS = ("rows said to be columns", "rows")  # the others are slow: each is a whole check with two processes
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in _ALWAYS)) for n in _RULES])
 def test_a_wrong_rule_is_found_on_real_ranks_and_a_right_one_left_alone(name):
     row = _RULES[name]
     verdict = _checked(row.op)
@@ -75,6 +78,7 @@ def _renormed(name: str) -> ow.Op:
     return renormed
 
 
+@pytest.mark.slow  # checks with ranks
 def test_its_derived_gradient_is_computed_whole_too(namespace):
     renormed = _renormed(f"{namespace}::renormed")
     assert _checked(renormed).status is ow.Status.PASS
@@ -111,6 +115,7 @@ def test_a_custom_rule_that_refuses_placements_is_not_replaced(namespace):
         dist.destroy_process_group()
 
 
+@pytest.mark.slow  # checks with ranks
 def test_it_runs_only_if_ranks_are_asked_for():
     (verdict,) = ow.check(outer_sum, kernels=["reference"], checks=["values", "DTensor"], device="cpu")
     assert [f.check for f in verdict.findings] == ["values"]

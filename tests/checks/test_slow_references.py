@@ -75,6 +75,7 @@ def _(x):
     return x + x.flip(0).sqrt().sum()
 
 
+@pytest.mark.slow  # waits for a time limit
 def test_a_reference_that_cannot_be_counted_in_time_is_no_kernel_that_hangs() -> None:
     (verdict,) = ow.check(root, checks=["values"], device="cpu", timeout=5).verdicts
     (finding,) = verdict.findings

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -234,6 +235,7 @@ def differentiable_once(ctx, g):
 NAME = "second derivatives"
 
 
+@pytest.mark.slow  # compiles second derivatives
 def test_second_derivatives_of_what_is_detached(namespace):
     for i, parts in enumerate(({"gradient": torch.detach}, {"saved": torch.detach}, {"one_term": torch.detach})):
         operator = shifted_exponential(f"{namespace}_{i}", second_backward(**parts))

@@ -47,8 +47,13 @@ def taken(function, condition, level="quick"):
     ("function", "condition"),
     [
         (attention, lambda q, k: q.shape[3] in (64, 128)),
-        (attention, lambda q, k: q.shape[2] % 16 == 0 and k.shape[2] == q.shape[2]),
-        (attention, lambda q, k: q.shape[2] % 128 == 0 and k.shape[2] % 64 == 0 and q.shape[3] == 64),
+        # Large inputs.
+        pytest.param(attention, lambda q, k: q.shape[2] % 16 == 0 and k.shape[2] == q.shape[2], marks=pytest.mark.slow),
+        pytest.param(
+            attention,
+            lambda q, k: q.shape[2] % 128 == 0 and k.shape[2] % 64 == 0 and q.shape[3] == 64,
+            marks=pytest.mark.slow,
+        ),
         (attention, lambda q, k: q.shape[1] % 2 == 0 and q.shape[3] & (q.shape[3] - 1) == 0),
         (matrices, lambda x, y, a, causal: x.shape[1] == y.shape[0]),
         (matrices, lambda x, y, a, causal: x.shape == y.shape),

@@ -113,6 +113,7 @@ def test_compiled_with_symbolic_sizes(namespace):
         torch.testing.assert_close(compiled(q, k), operator(q, k))
 
 
+@pytest.mark.slow  # compiles with symbolic sizes
 def test_compiled_with_a_symbolic_power_of_a_symbol(namespace):
     """torch cannot decide a condition on such a size, and the call was refused."""
 

@@ -110,6 +110,7 @@ def test_a_wrong_sample_is_no_fault_of_a_kernel(sums):
         ow.check(sums, device="cpu", checks=["values"])
 
 
+@pytest.mark.slow  # whole checks
 def test_samples_that_are_wrong_in_a_worker_only(sums):
     sums.python(lambda x, ends, scale=1.0: sums.contract.function(x, ends, scale), name="kernel")
     parent = os.getpid()

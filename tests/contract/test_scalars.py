@@ -37,6 +37,7 @@ def define(namespace):
     return lambda function: ow.op(f"{namespace}::{function.__name__}")(function)
 
 
+@pytest.mark.slow  # compiles each choice
 def test_only_the_choices_are_taken(define):
     operator = define(reduce)
     x = torch.arange(6.0).view(2, 3)

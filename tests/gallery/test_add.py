@@ -28,6 +28,7 @@ def test_on_a_cpu_the_cpp_kernel_is_what_runs():
 
 
 @pytest.mark.triton
+@pytest.mark.slow  # Triton's interpreter
 def test_triton_kernels_agree_with_the_reference_in_the_interpreter(run_python):
     # Within a tolerance: the interpreter cuts float32 off to bfloat16, where a GPU rounds.
     run_python(
@@ -59,6 +60,7 @@ def test_triton_kernels_agree_with_the_reference_on_a_gpu(kernel, dtype, layouts
         assert out.is_contiguous()
 
 
+@pytest.mark.slow  # imports all of it anew
 def test_importing_the_gallery_needs_neither_triton_nor_a_compiler(run_python):
     run_python(
         """

@@ -61,6 +61,7 @@ def test_every_iteration_lowers_the_sum_of_squares():
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # imports scikit-learn and compiles each step
 def test_an_empty_cluster_continues_from_the_farthest_point():
     X = clouds(4000)
     X[17] = torch.tensor([500.0, 500.0])

@@ -87,6 +87,7 @@ def test_the_unrolled_mojo_kernel_agrees_with_the_definition(dtype, widths):
 
 
 @pytest.mark.mojo
+@pytest.mark.slow  # compiles Mojo
 def test_on_a_cpu_with_mojo_the_mojo_kernel_is_what_runs():
     x, k = torch.arange(15.0), torch.arange(4.0)
     assert conv1d(x, k).tolist() == BOOK
@@ -102,6 +103,7 @@ def test_the_numpy_kernel_agrees_with_the_definition(dtype):
 
 
 @pytest.mark.triton
+@pytest.mark.slow  # Triton's interpreter
 def test_the_triton_kernel_agrees_with_the_reference_in_the_interpreter(run_python):
     run_python(
         """
@@ -147,6 +149,7 @@ def ptx_of(kernel, dtype: torch.dtype, arch: str = "sm_90") -> str:
 
 
 @pytest.mark.parametrize("dtype", MOJO_DTYPES)
+@pytest.mark.slow  # compiles Mojo
 def test_the_tiled_mojo_kernel_shares_memory_and_waits_at_a_barrier(dtype):
     ptx = ptx_of(conv1d.kernels["mojo_gpu_tiled"], dtype)
     sums = 8 if dtype == torch.float64 else 4
@@ -159,6 +162,7 @@ def test_the_tiled_mojo_kernel_shares_memory_and_waits_at_a_barrier(dtype):
 
 
 @pytest.mark.mojo
+@pytest.mark.slow  # compiles Mojo
 def test_the_other_mojo_kernel_needs_neither():
     assert not re.search(r"\.shared|bar\.sync|barrier\.sync", ptx_of(conv1d.kernels["mojo_gpu"], torch.float32))
 
@@ -287,6 +291,7 @@ def test_the_gradient_for_the_taps_in_cpp_agrees_with_its_reference(dtype):
 
 
 @pytest.mark.parametrize("dtype", MOJO_DTYPES)
+@pytest.mark.slow  # compiles Mojo
 def test_the_gradient_for_the_taps_in_mojo_agrees_with_its_reference(dtype):
     assert_gradient_is_right("mojo", dtype)
 

@@ -31,6 +31,7 @@ def run_core(*options: str, **environment: str) -> set[str]:
     return {line.split()[1] for line in done.stdout.splitlines() if line.startswith("problem ")} - HERE_ALREADY
 
 
+@pytest.mark.slow  # imports torch anew
 def test_with_all_of_them_nothing_is_refused():
     assert run_core() == set()
 

@@ -262,6 +262,7 @@ def run_steps(job: dict[str, Any], folder: Path, commands: Path) -> subprocess.C
     return subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow  # builds a wheel
 def test_the_workflows_commands_run(plain: str, tmp_path: Path) -> None:
     """But for pip, which would install what is here; for a package that works, and for one whose tests fail."""
     yaml = pytest.importorskip("yaml")

@@ -47,6 +47,7 @@ def test_it_compiles_into_one_graph_for_any_number(nonzero, backend):
         assert torch.equal(compiled(x), torch.nonzero(x) + 1)
 
 
+@pytest.mark.slow  # a whole check
 def test_two_outputs_share_the_size_and_a_gradient_flows(compact):
     keep = torch.tensor([True, False, True, True])
 
@@ -103,8 +104,9 @@ def test_a_right_kernel_passes_every_check(nonzero, compact):
     [
         (lambda x: of_columns(x.clamp(min=0)), "values"),
         (lambda x: of_columns(x)[:-1].contiguous(), "values"),
-        (lambda x: of_columns(x).flip(0), "values"),
-        (lambda x: of_columns(x).to(torch.int32), "metadata"),
+        # A whole check each.
+        pytest.param(lambda x: of_columns(x).flip(0), "values", marks=pytest.mark.slow),
+        pytest.param(lambda x: of_columns(x).to(torch.int32), "metadata", marks=pytest.mark.slow),
         (lambda x: of_columns(x).mT.contiguous().mT, "metadata"),
     ],
 )
@@ -114,6 +116,7 @@ def test_a_wrong_kernel_is_found(nonzero, wrong, check):
     assert check in {f.check for f in report.verdicts[0].failures}
 
 
+@pytest.mark.slow  # a whole check
 def test_a_custom_fake_that_promises_something_else_is_found(nonzero):
     nonzero.python(of_columns, name="kernel")
     nonzero.register_fake(lambda x: x.new_empty((torch.library.get_ctx().new_dynamic_size(), 3), dtype=torch.int64))

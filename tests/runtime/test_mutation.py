@@ -231,6 +231,7 @@ def test_what_overlaps_is_refused_and_what_only_lies_between_is_not(residual_nor
     assert_written((halves[:, 0], halves[:, 1]), state)
 
 
+@pytest.mark.slow  # compiles C++
 def test_what_is_remembered_of_a_call_keeps_no_tensor_alive(residual_norm, state):
     arguments = copies(*state)
     alive = [weakref.ref(t) for t in arguments]
@@ -473,6 +474,7 @@ def test_a_kernel_that_returns_something_is_refused(shifted):
             call(torch.ones(2), torch.ones(2))
 
 
+@pytest.mark.slow  # whole checks
 def test_an_out_argument(namespace):
     @ow.op(f"{namespace}::add_out")
     def add_out(

@@ -96,6 +96,7 @@ def test_a_list_of_ptx_that_cannot_be_read_is_named(tmp_path):
 
 
 @pytest.mark.mojo
+@pytest.mark.slow  # compiles Mojo
 def test_prebuilt_ptx_is_found_by_its_source_and_architecture(scale, source):
     kernel = scale.mojo(source, prebuilt="ptx", dtypes=[torch.float32], **GPU)
     files = prebuild(kernel.spec, kernel.contract, build_tools(), ["sm_80"], [(torch.ones(3),)])

@@ -130,6 +130,7 @@ def test_operators_of_one_file_are_compiled_once(tmp_path: Path, namespace: str,
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # compiles three times
 def test_a_wrong_operator_does_not_keep_others_of_its_file_from_being_built(
     tmp_path: Path, namespace: str, messages: list[str]
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_wrong_operator_does_not_keep_others_of_its_file_from_being_built(
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # two processes
 def test_a_second_process_does_not_compile(tmp_path: Path, run_python: Any, namespace: str) -> None:
     (tmp_path / "scale.cpp").write_text(SCALE)
     script = f"""

@@ -119,6 +119,7 @@ def test_tensors_are_neither_lost_nor_kept(mixed):
     assert x.tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow  # compiles twice
 def test_an_edited_source_is_another_function(namespace, tmp_path):
     @ow.op(f"{namespace}::times")
     def times(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

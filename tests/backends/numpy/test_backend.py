@@ -111,6 +111,7 @@ def test_zeros_of_both_signs_are_other_numbers(namespace: str, quick: None) -> N
         assert torch.signbit(times(torch.ones(3), a)).all().item() is (str(a) == "-0.0")
 
 
+@pytest.mark.slow  # compiles each form
 def test_lists_optionals_and_several_outputs(namespace: str, quick: None) -> None:
     @ow.op(f"{namespace}::f")
     def f(

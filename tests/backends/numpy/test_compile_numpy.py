@@ -384,6 +384,7 @@ def test_dynamic_sizes_from_the_start_need_no_second_compilation() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.slow  # compiles many patterns
 def test_no_number_of_patterns_ends_in_torchs_recompile_limit() -> None:
     compiled = ow.compile_numpy(lambda x, k: x * k)
     for n in range(1, 5):

@@ -114,6 +114,7 @@ Tensor twice(const Tensor& x) { return x; }
 """
 
 
+@pytest.mark.slow  # waits for a time limit
 def test_a_library_that_does_not_load_is_a_hang_within_the_limit_of_a_step(tmp_path):
     @ow.op("hostile::sleeps")
     def sleeps(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:

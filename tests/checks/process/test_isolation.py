@@ -122,6 +122,7 @@ def test_a_worker_runs_in_the_parents_folder_and_its_output_stays_out_of_ours(ca
     assert "printed by the kernel" not in capfd.readouterr().out
 
 
+@pytest.mark.slow  # starts a server of its own
 def test_what_the_server_has_imported_is_shared_by_its_workers():
     """A collection of garbage in a worker leaves it alone: else each would copy it."""
     twice = make("frozen")
@@ -286,6 +287,7 @@ def test_a_server_that_still_starts_is_ended_at_once():
     assert not server.alive
 
 
+@pytest.mark.slow  # waits for processes to end
 def test_a_worker_ends_with_its_server_whatever_it_waits_for():
     server = fork_servers.ForkServer(interpret=False)
     ours, theirs = socket.socketpair()

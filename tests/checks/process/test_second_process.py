@@ -121,7 +121,14 @@ def test_its_end_is_found_by_the_first_one(tmp_path: Path, monkeypatch: pytest.M
     assert len([*tmp_path.glob("ended *")]) == 2
 
 
-@pytest.mark.parametrize("what", ["raise OSError('it is taken')", "os._exit(3)", "threading.Event().wait()"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "raise OSError('it is taken')",
+        "os._exit(3)",
+        pytest.param("threading.Event().wait()", marks=pytest.mark.slow),  # waits for a time limit
+    ],
+)
 @pytest.mark.parametrize("fail_fast", [False, True])
 def test_what_is_for_one_process_only_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, fail_fast: bool
@@ -170,6 +177,7 @@ def test_where_it_cannot_start_the_first_one_runs_all(
     assert callers(tmp_path) == 1
 
 
+@pytest.mark.slow  # waits for a time limit
 def test_an_endless_loop_there_is_inconclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the time limit of a step, two seconds."""
     more = """

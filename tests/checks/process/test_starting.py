@@ -55,6 +55,7 @@ def test_variables_that_were_set_in_the_meantime_are_its_own(monkeypatch: pytest
         end(another)
 
 
+@pytest.mark.slow  # imports torch anew, twice
 def test_variables_that_torch_sets_are_those_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     with started_ahead() as ahead:

@@ -164,6 +164,7 @@ def test_tracers_of_torchscript_record_the_operator(scaling):
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # compiles with Inductor
 def test_code_of_inductor_does_not_pass_the_dispatcher():
     calls = []
 

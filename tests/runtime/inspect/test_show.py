@@ -102,6 +102,7 @@ def test_instances_that_a_launcher_composes_are_shown_for_each_dtype(namespace: 
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # compiles C++
 def test_the_instructions_of_a_cpp_kernel_are_its_own() -> None:
     shown = text(kmeans_assign, "cpp", "asm")
     assert "assign<2, float>" in shown

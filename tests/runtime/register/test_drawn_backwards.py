@@ -73,6 +73,7 @@ def tensor(draw: random.Random, rows: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow  # many programs
 def test_drawn_backwards(seed: int, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorders, draw = noted_recorders(monkeypatch), random.Random(seed)
     torch.manual_seed(seed)

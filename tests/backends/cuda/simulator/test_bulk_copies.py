@@ -89,6 +89,7 @@ def test_the_same_with_libcus_names() -> None:
 
 
 @needs_nvrtc
+@pytest.mark.slow  # NVRTC with libcu++
 def test_nvrtc_takes_libcus_names() -> None:
     assert ow.cuda_module(LIBCU).compile("sm_90a").entries
 

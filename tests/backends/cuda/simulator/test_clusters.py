@@ -53,6 +53,7 @@ def test_the_fast_build_gives_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     "text", [GROUPS, ASYNC, MATMUL, LIBCU, reductions_text()], ids=["groups", "async", "matmul", "libcu", "all"]
 )
+@pytest.mark.slow  # NVRTC with libcu++
 def test_nvrtc_takes_them(text: str) -> None:
     assert ow.cuda_module(text).compile("sm_90a").entries
 

@@ -154,6 +154,7 @@ def test_a_refusal_reads_well() -> None:
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # compiles each branch
 def test_refused_headers_and_dead_branches() -> None:
     with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <cuda/std/barrier>: this part of"):
         compiled("// first\n#include <cuda/std/barrier>\n" + FILL, "fill")
@@ -186,6 +187,7 @@ def test_explicit_instances_that_a_macro_makes_are_no_error() -> None:
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # compiles with each option
 def test_options_are_honoured(tmp_path: Path) -> None:
     assert filled(FILL) == 1
     assert filled(FILL, "-DVALUE=3") == 3
