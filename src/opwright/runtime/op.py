@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
 import numpy as np
-import torch
 from typing_extensions import ParamSpec, TypeVar
 
 from opwright.backends import get_backend
@@ -19,20 +18,19 @@ from opwright.backends.native.tracked_call import tracked_calls
 from opwright.contract.binding import Binding, fill
 from opwright.contract.define import make_contract
 from opwright.contract.fingerprint import digest
-from opwright.contract.own_inputs import Samples
 from opwright.errors import KernelError
 from opwright.results import Accepted, Crossover, Explanation, Part
 from opwright.runtime import selection, tuned
 from opwright.runtime.attach import make_spec
 from opwright.runtime.base_op import BaseOp, OperatorKernel
-from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
+from opwright.runtime.baselines import refuse_name
 from opwright.runtime.call.guard import Guard
 from opwright.runtime.call.native_guards import holds_natively, take_calls_of
 from opwright.runtime.call.torch_ops import CALLED
+from opwright.runtime.evidence import Evidence
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.parts import parts_of
-from opwright.runtime.properties import Property, make_property
 from opwright.runtime.register import registration
 from opwright.runtime.register.native_tracker import can_track_natively, track_natively
 from opwright.runtime.register.rules import Rules
@@ -45,7 +43,6 @@ P = ParamSpec("P", default=...)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True, default=Any)
 Arrays = np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]
-Function = TypeVar("Function", bound=Callable[..., Any])
 Autocast = Literal["lower", "float32", "promote"]
 
 
@@ -126,7 +123,7 @@ def op(
     return decorate
 
 
-class Op(BaseOp[P, R_co]):
+class Op(BaseOp[P, R_co], Evidence):
     """A first-class PyTorch operator with any number of kernels.
 
     ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, except that only the latter returns outputs marked
@@ -138,13 +135,9 @@ class Op(BaseOp[P, R_co]):
         contract: name, typed shapes and reference.
         overload: torch's handle, ``torch.ops.namespace.name.default``.
         kernels: by name, in the order in which they are tried.
-        baselines: functions that ``opwright bench`` compares with besides the reference, by name.
-        properties: what ``opwright check`` verifies besides equality with the reference, by name.
     """
 
     kernels: dict[str, Kernel]
-    baselines: dict[str, Baseline]
-    properties: dict[str, Property]
     # Whether other operators that it calls by name go with it to another process.
     _brings_others = True
     # The tables of files (``use_tuning``).
@@ -334,85 +327,6 @@ class Op(BaseOp[P, R_co]):
 
         return attach if source is None else attach(source)
 
-    @overload
-    def baseline(
-        self,
-        function: Function,
-        /,
-        *,
-        name: str | None = None,
-        devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
-    ) -> Function: ...
-    @overload
-    def baseline(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
-    ) -> Callable[[Function], Function]: ...
-    def baseline(
-        self,
-        function: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
-    ) -> Any:
-        """Attach a baseline, such as a vendor's library: ``opwright bench`` times it beside the
-        reference, and checks its results. Calls never choose it.
-
-        Args:
-            function: takes the operator's arguments, returns what the operator returns.
-            name: its name in tables (default: the function's own name).
-            devices, dtypes: the devices and dtypes in which it is timed (default: all).
-
-        Raises:
-            KernelError, SignatureMismatchError: the name is taken, or the parameters are not the operator's.
-        """
-
-        def attach(function: Function) -> Function:
-            found = make_baseline(self.contract, function, name, devices, dtypes)
-            refuse_name(self.contract, "op.baseline", found.name, self.kernels, "a kernel")
-            self.baselines[found.name] = found
-            return function
-
-        return attach if function is None else attach(function)
-
-    def sizes(self, **sizes: Sequence[int]) -> None:
-        """Typical sizes, and large ones: lists by dim, taken in step. ``opwright bench`` times them by default, and
-        ``opwright check`` runs those that are not too large for it.
-
-        ``kmeans.sizes(n=(10**4, 10**6), d=(2,), k=(8,))`` states two cases; a shorter list repeats its last.
-
-        Raises:
-            KernelError: there is no such dim, or no size.
-        """
-        known = {
-            d.name for a in self.contract.signature.arguments if a.tensor for d in a.tensor.dims if hasattr(d, "name")
-        }
-        for name, listed in sizes.items():
-            if name not in known:
-                raise KernelError(
-                    f"{self.contract.qualname} has no dim {name!r}", fix=f"its dims are {sorted(map(str, known))}"
-                )
-            if not listed:
-                raise KernelError(f"{self.contract.qualname}: sizes got none for {name!r}", fix="pass at least one")
-        self.contract.own_inputs.sizes = {name: tuple(listed) for name, listed in sizes.items()}
-
-    def samples(self, function: Samples, /) -> Samples:
-        """Add realistic inputs, which checks and benchmarks use besides the derived ones; a decorator.
-
-        Args:
-            function: takes nothing; yields the arguments of one call after another, with tensors on the CPU: a tuple,
-                or a dictionary by name. It is called with a fixed seed, so that a sample is the same each time.
-        """
-        self.contract.own_inputs.samples = function
-        return function
-
     # -- identity ---------------------------------------------------------------------------------------------------
 
     @property
@@ -460,37 +374,6 @@ class Op(BaseOp[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
-
-    # -- properties: the last method, because its name hides the decorator of the others ------------------------------
-
-    @overload
-    def property(self, function: Function, /, *, name: str | None = None) -> Function: ...
-    @overload
-    def property(self, /, *, name: str | None = None) -> Callable[[Function], Function]: ...
-
-    def property(self, function: Any = None, /, *, name: str | None = None) -> Any:
-        """State what holds for every right result, where equality with one reference is not the truth; a decorator.
-
-        Args:
-            function: its parameters are some of the operator's arguments, by name, and ``result`` (``result0``,
-                ``result1``, … of a tuple), ``new_x`` for the new value of a mutated argument ``x``, and ``call``, which
-                calls the operator again with the same kernel. It returns a bool or a tensor of bools, or raises an
-                AssertionError, as ``torch.testing.assert_close`` does.
-            name: its name in reports; the function's by default.
-
-        Raises:
-            KernelError: a parameter has another name.
-
-        ``opwright check`` evaluates it for the reference and for every kernel, on every case. An output that is not to
-        be compared with the reference's is annotated with ``ow.by_property``.
-        """
-
-        def attach(function: Function) -> Function:
-            found = make_property(self.contract, function, name)
-            self.properties[found.name] = found
-            return function
-
-        return attach if function is None else attach(function)
 
 
 take_calls_of(Op)
