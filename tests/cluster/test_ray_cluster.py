@@ -297,7 +297,7 @@ def test_a_machine_that_does_not_answer_is_named_and_gets_no_work(cluster, monke
     monkeypatch.setattr(ray, "shutdown", lambda: None)  # the other one goes on
     monkeypatch.setattr(ray, "init", lambda *args, **keywords: None)
     monkeypatch.setattr(ray, "nodes", lambda: [gone, *there])
-    with RayCluster() as other:
+    with RayCluster("auto") as other:
         assert {node.id for node in other.nodes} == {node.id for node in cluster.nodes}
     assert [d for d in other.differences if d.startswith("gone does not answer, and gets no work: ")]
     monkeypatch.setattr(ray, "nodes", lambda: [gone])

@@ -74,7 +74,7 @@ class RayCluster:
             self._timed_task = self._ray.remote(max_retries=0, max_calls=1)(worker.do)
             if checks:
                 self._warm_workers()
-            self.nodes, silent = self._find_nodes()
+            self.nodes, silent = self._find_nodes() if address else (self._this_node(), [])
             self.differences = silent + self._find_differences()
         except BaseException:
             self.stop()
@@ -129,6 +129,11 @@ class RayCluster:
         """Makes tasks that run on one machine."""
         on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         return self._ray.remote(scheduling_strategy=on_it, **options)
+
+    def _this_node(self) -> list[Node]:
+        """The one of a cluster that was started here, of which no worker has to be asked."""
+        host, machine = socket.gethostname(), this_machine()
+        return [Node.of(node["NodeID"], host, machine, node["Resources"]) for node in self._ray.nodes()]
 
     def _find_nodes(self) -> tuple[list[Node], list[str]]:
         """Ask every machine for what it is, all at the same time. Also, which of them do not answer, in words."""
