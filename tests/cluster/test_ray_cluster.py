@@ -302,7 +302,7 @@ def test_a_machine_that_does_not_answer_is_named_and_gets_no_work(cluster, monke
     assert [d for d in other.differences if d.startswith("gone does not answer, and gets no work: ")]
     monkeypatch.setattr(ray, "nodes", lambda: [gone])
     with pytest.raises(CheckError, match="no machine of the cluster can be used: gone does not answer"):
-        RayCluster()
+        RayCluster("auto")
 
 
 def test_no_cluster_at_an_address():
@@ -314,5 +314,5 @@ def test_no_cluster_at_an_address():
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(CheckError, match="Ray is not installed") as error:
-        RayCluster()
+        RayCluster("auto")
     assert "opwright[ray]" in error.value.fix
