@@ -303,6 +303,24 @@ def test_a_tape_that_gives_something_else_is_not_used(
     assert are_equal(gradients(op, arguments), gradients(scaled, arguments))
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a new kind of operation"), RecursionError(), MemoryError()])
+def test_a_recording_that_fails_leaves_the_gradient_as_it_is_and_is_not_tried_again(
+    namespace: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    tried = []
+
+    def fails(*_: Any) -> Any:
+        tried.append(1)
+        raise error
+
+    monkeypatch.setattr(recorded_gradient, "record", fails)
+    op, arguments = operator(namespace, scaled), inputs(scaled)
+    for _ in range(4):
+        warm(op, arguments)
+        assert are_equal(gradients(op, arguments), gradients(scaled, arguments))
+    assert len(tried) == 1
+
+
 def test_ever_new_sizes_are_recorded_so_often_only(
     recorders: list[GradientRecorder], namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
