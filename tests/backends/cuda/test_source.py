@@ -9,6 +9,7 @@ import pytest
 
 from opwright.backends.cuda.options import parse_options
 from opwright.backends.cuda.source import CudaSource, kernels_defined
+from opwright.backends.cuda.text.parsing import is_template, qualified_names
 from opwright.errors import KernelError
 
 
@@ -22,9 +23,14 @@ def test_kernels_are_found_however_they_are_declared():
     __global__ __launch_bounds__(128) void other_order(int) {}
     static __global__
     void on_two_lines(int n);
+    template <class Layout> __global__ static __launch_bounds__(decltype(size(Layout{}))::value) alignas(16)
+    void with_bounds_of_a_type(Layout) {}
     __device__ float not_a_kernel(float x) { return x; }
     """
-    assert kernels_defined(text) == ("plain", "c_name", "bounded", "other_order", "on_two_lines")
+    names = ("plain", "c_name", "bounded", "other_order", "on_two_lines", "with_bounds_of_a_type")
+    assert kernels_defined(text) == names
+    assert [is_template(text, name) for name in names] == [False, False, True, False, False, True]
+    assert [qualified_names(text, name) for name in names[-2:]] == [(), ("with_bounds_of_a_type",)]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ _FLAGS = (
         "-fno-math-errno",
         "-pthread",
     ),
-    *("-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-w"),
+    # Lines and inlined functions only: -gdwarf-4 after -g1 would mean -g2.
+    *("-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-gdwarf-4", "-g1", "-w"),
 )
 _FAST = ("-O2",)
 # Little optimisation, so that accesses stay as in the source: not merged, not widened, not moved. Products and
@@ -89,6 +90,11 @@ _COMPILER_FLAGS = {  # flags of the checked build that differ between the two co
         "-tsan-instrument-read-before-write=1",
     ),
 }
+_G_PLUS_PLUS = (
+    "-fno-gnu-unique",  # else shared arrays of the same name in two kernels are merged
+    "-gstatement-frontiers",  # lines of statements without an instruction, as with -g2
+    *("--param", "ggc-min-heapsize=524288"),  # KiB in use before g++ looks for what it may free, which takes it long
+)
 # The linker warns of functions that there are not: _USED_PTX.
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--warn-unresolved-symbols")
 _RED_ZONE_BYTES = 64
@@ -159,7 +165,7 @@ class _Build:
         self.compiler: Compiler = tools.machine.cxx
         self.options: CudaOptions = parse_options(source.options)
         self.standard = max(17, self.options.standard)  # the simulator's headers need 17
-        self.files = source.device_files(_is_ours, expression)
+        self.files = source.device_files(_is_ours, expression).with_one_kernel(expression)
         self.headers: Sequence[OwnHeader] = self.files.headers
         self.rewritten_headers: dict[str, RewrittenHeader] = {}
         texts = [self.files.text, *(header.text for header in self.headers)]
@@ -195,7 +201,7 @@ class _Build:
         if self.checked:
             build += _COMPILER_FLAGS["clang" if clang else "g++"]
         if not clang:
-            build.append("-fno-gnu-unique")  # else shared arrays of the same name in two kernels are merged
+            build += _G_PLUS_PLUS
         fused = ["-ffp-contract=fast" if self.options.fuses else "-ffp-contract=off"]
         instructions = ["-mfma"] if "fma" in self.tools.machine.cpu_flags.split() else []
         return [f"-std=c++{self.standard}", *_FLAGS, UNGUARDED, *build, *fused, *instructions]
@@ -264,23 +270,25 @@ class _Build:
         (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
         (folder / self.source.name).write_text(self.source.text)
         for header in self.headers:
-            text = self.redirected(self.header(header.text).text, header.path)
+            text = self.redirected(self.header(header).text, header.path)
             (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
 
     def redirected(self, text: str, path: Path | None) -> str:
         """A source or header whose includes of the user's headers refer to the rewritten copies."""
         return self.files.redirected(text, path, _is_ours)
 
-    def header(self, text: str) -> RewrittenHeader:
+    def header(self, header: OwnHeader) -> RewrittenHeader:
         """A header for the compiler, rewritten or read once."""
-        if text not in self.rewritten_headers:
-            self.rewritten_headers[text] = rewritten_header(text, self.tools, checked=self.checked)
-        return self.rewritten_headers[text]
+        if header.text not in self.rewritten_headers:
+            self.rewritten_headers[header.text] = rewritten_header(
+                header.text, self.tools, checked=self.checked, of_library=header.of_library
+            )
+        return self.rewritten_headers[header.text]
 
     def refuse_unsupported(self, folder: Path) -> None:
         """Raise KernelRefusedError for the first unsupported feature outside of inactive ``#if`` branches."""
         own = [(self.source.path, self.source.name, self.files.text, "kernel.cpp", refusals(self.files.text))]
-        own += [(h.path, h.path.name, h.text, h.copy, list(self.header(h.text).refusals)) for h in self.headers]
+        own += [(h.path, h.path.name, h.text, h.copy, list(self.header(h).refusals)) for h in self.headers]
         folders = self.options.include_folders
         suspicious = [
             (name, text, file, [r for r in found if not (r.header and find_header(r.header, path, folders))])

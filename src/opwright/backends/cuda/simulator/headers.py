@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ __all__ = ["RewrittenHeader", "rewritten_header"]
 
 # Characters. Rewriting fewer takes less time than to look for what was rewritten before.
 _LONG = 20_000
+# A library's functions call one another many levels deep. If each had to be inlined in its callers, g++ would optimise
+# it again at each level; kernels have all inlined anyway. As of any inline function, those not called are left out.
+_FORCED = re.compile(r"\b__forceinline__\b")
 _TEXT, _REFUSALS = "rewritten.h", "refusals.json"
 
 
@@ -29,24 +33,33 @@ class RewrittenHeader:
     refusals: tuple[Refusal, ...]
 
 
-def rewritten_header(text: str, tools: BuildTools, *, checked: bool) -> RewrittenHeader:
-    """A header for the compiler, from the cache if it is a long one."""
+def rewritten_header(text: str, tools: BuildTools, *, checked: bool, of_library: bool = False) -> RewrittenHeader:
+    """A header for the compiler, from the cache if it is a long one.
+
+    Args:
+        of_library: whether it is CuTe's or CUTLASS's.
+    """
     if len(text) < _LONG:
-        return _made(text, checked)
+        return _made(text, checked, of_library)
 
     def build(folder: Path) -> None:
-        made = _made(text, checked)
+        made = _made(text, checked, of_library)
         (folder / _TEXT).write_text(made.text)
         (folder / _REFUSALS).write_text(json.dumps([asdict(refusal) for refusal in made.refusals]))
 
-    key = ArtifactKey("simulator.header", (("text", text), ("checked", str(checked)), *_rewriters()))
+    key = ArtifactKey(
+        "simulator.header", (("text", text), ("checked", str(checked)), ("of library", str(of_library)), *_rewriters())
+    )
     folder = tools.cache.get_or_build(key, build)
     found = json.loads((folder / _REFUSALS).read_text())
     return RewrittenHeader((folder / _TEXT).read_text(), tuple(Refusal(**refusal) for refusal in found))
 
 
-def _made(text: str, checked: bool) -> RewrittenHeader:
-    return RewrittenHeader(rewrite(text, checked=checked, header=True), tuple(refusals(text, header=True)))
+def _made(text: str, checked: bool, of_library: bool) -> RewrittenHeader:
+    rewritten = rewrite(text, checked=checked, header=True)
+    if of_library:
+        rewritten = _FORCED.sub("inline", rewritten)
+    return RewrittenHeader(rewritten, tuple(refusals(text, header=True)))
 
 
 @functools.cache

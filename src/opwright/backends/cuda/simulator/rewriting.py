@@ -160,7 +160,7 @@ def rewrite(text: str, *, checked: bool, header: bool = False) -> str:
     code = blank_out(text)
     edits = [*_dynamic_shared(text), *_plain_edits(text, code, checked), *_first_statements(code)]
     edits += _unused_results(code) if checked else []
-    edits += list(_declared_in_std(code))
+    edits += [*_declared_in_std(code), *_constants_of_cute(code)]
     instances = list(_explicit_instances(code))
     edits += [(f.start(), f.end(), "") for f in _LINE_DIRECTIVE.finditer(code)]  # lines are those of this text
     edits += [(f.start(2), f.end(2), "cub/cub.cuh") for f in INCLUDE.finditer(text) if _OTHER_CUB.fullmatch(f[2])]
@@ -284,10 +284,13 @@ _PLAIN_RETURN = re.compile(r"return(?:\s|//[^\n]*|/\*.*?\*/)*;", re.DOTALL)
 
 def _plain_edits(text: str, code: str, checked: bool) -> list[_Edit]:
     rules = [
-        (r"(?<!\()\b__noinline__\b", "__attribute__((noinline))"),
+        (r"(?<!\()\b__noinline__\b", "__attribute__((noinline, flatten))"),
         (r"\bstatic\s+__shared__\b|\b__shared__\s+static\b", "__shared__"),
         (r"\b__global__((?:\s+(?:static|void))*)\s+(?:__)?inline(?:__)?\b", r"__global__\1"),
         (r"\b(?:__)?inline(?:__)?\s+(?=(?:static\s+)?__global__\b)", ""),
+        # CUTLASS's macros say it too, and g++ takes it once only.
+        (r"\binline\s+(?=(?:\w+\s+)*?(?:CUTE|CUTLASS)_(?:HOST_)?DEVICE\b)", ""),
+        (r"\b((?:CUTE|CUTLASS)_(?:HOST_)?DEVICE(?:\s+\w+)*?)\s+inline\b", r"\1"),
         (r"(?<=\b__shared__)(\s+)alignas\s*\(((?:[^()]|\([^()]*\))*)\)", r" __attribute__((aligned(\2)))"),
     ]
     if checked:  # a thread that returns need not reach later barriers; one that skips them is reported
@@ -312,6 +315,37 @@ def _declared_in_std(code: str) -> Iterable[_Edit]:
     for found in _STD.finditer(code):
         for declared in _DECLARED.finditer(code, found.end(), closing_bracket(code, found.end() - 1) or len(code)):
             yield declared.start(), declared.end(), ""
+
+
+_CUTE = re.compile(r"\bcute\b")
+_CONSTANT = re.compile(r"\bInt<(?!\s*int\s*\()")
+
+
+def _constants_of_cute(code: str) -> Iterable[_Edit]:
+    """``Int<size<1>(tensor)>``, where ``size`` returns a constant's class and ``Int`` takes an int: as an argument of
+    another template, g++ forgets to convert it. A mere name stays, as it may be one to deduce."""
+    for found in _CONSTANT.finditer(code) if _CUTE.search(code) else ():
+        end = _end_of_argument(code, found.end())
+        if end is not None and "(" in code[found.end() : end]:
+            yield found.end(), found.end(), "int("
+            yield end, end, ")"
+
+
+def _end_of_argument(code: str, begin: int) -> int | None:
+    """Where the only argument of a template ends; None if there are more, or if it is not known."""
+    depth, position = 0, begin
+    while position < len(code):
+        here = code[position]
+        if here in "([{":
+            position = closing_bracket(code, position) or len(code)
+        elif here == ">" and depth == 0:
+            return position
+        elif here in "<>":
+            depth += 1 if here == "<" else -1
+        elif here in ",;)]}" and depth == 0:
+            return None
+        position += 1
+    return None
 
 
 def _line(text: str, position: int) -> int:

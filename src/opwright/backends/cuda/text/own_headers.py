@@ -6,11 +6,12 @@ import codecs
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opwright.backends.c_text import INCLUDE, find_header, included_files, source_text
 from opwright.backends.cuda.text.device_text import device_texts
+from opwright.backends.cuda.text.other_kernels import with_one_kernel
 from opwright.backends.cuda.text.parsing import declarations
 
 __all__ = ["DeviceFiles", "OwnHeader", "device_files"]
@@ -43,6 +44,14 @@ class DeviceFiles:
     folders: tuple[Path, ...]
     headers: tuple[OwnHeader, ...]
     changed: bool = False
+
+    def with_one_kernel(self, expression: str) -> DeviceFiles:
+        """The same without the bodies of other kernels. A library's headers stay as they are."""
+        own = [header for header in self.headers if not header.of_library]
+        text, *left = with_one_kernel([self.text, *(header.text for header in own)], expression)
+        cut = dict(zip((header.path for header in own), left, strict=True))
+        headers = tuple(replace(header, text=cut.get(header.path, header.text)) for header in self.headers)
+        return replace(self, text=text, headers=headers)
 
     def redirected(self, text: str, includer: Path | None, leave_out: Callable[[str], bool]) -> str:
         """A text with its includes of own headers changed to their copies."""

@@ -15,7 +15,8 @@ import tree_sitter
 import tree_sitter_cuda
 from tree_sitter import Node
 
-from opwright.backends.c_text import blank_out, enclosing_scopes
+from opwright.backends.c_text import blank_out, closing_bracket, enclosing_scopes
+from opwright.backends.cuda.text.kernel_heads import KernelHead, kernel_heads
 
 __all__ = ["Declarations", "Function", "declarations", "globally_named", "is_template", "qualified_names"]
 
@@ -70,7 +71,8 @@ def declarations(text: str) -> Declarations:
         _function(node, code) for node in nodes if node.type == "function_definition" and _declarator(node) is not None
     )
     variables = [name for node in nodes if node.type == "declaration" for name in _device_variables(node, code)]
-    kernels = _kernels(blank_out(text))  # also those in the bodies of macros
+    heads = kernel_heads(blank_out(text))  # also those in the bodies of macros
+    kernels = tuple(dict.fromkeys(head.name for head in heads))
     types = dict(pair for node in nodes if node.type == "declaration" for pair in _types(node, code))
     return Declarations(kernels, tuple(dict.fromkeys(variables)), functions, types)
 
@@ -79,8 +81,13 @@ def declarations(text: str) -> Declarations:
 def qualified_names(text: str, kernel: str) -> tuple[str, ...]:
     """The full names of the kernels that are called so; of an overloaded one, once for each overload."""
     code = blank_out(text)
-    heads = re.finditer(rf"__global__\b[^;{{}}]*?\b({re.escape(kernel)})\s*\([^;{{}}]*\{{", code)
-    return tuple("::".join([*enclosing_scopes(code, found.start(1)), kernel]) for found in heads)
+    heads = [head for head in kernel_heads(code) if head.name == kernel and _has_body(code, head)]
+    return tuple("::".join([*enclosing_scopes(code, head.at), kernel]) for head in heads)
+
+
+def _has_body(code: str, head: KernelHead) -> bool:
+    closing = closing_bracket(code, head.opening)
+    return closing is not None and re.compile(r"[^;{}]*\{").match(code, closing) is not None
 
 
 def globally_named(text: str, kernel: str) -> str:
@@ -93,21 +100,14 @@ def globally_named(text: str, kernel: str) -> str:
 
 def is_template(text: str, kernel: str) -> bool:
     """Whether a kernel is a template, as far as that stands in the text."""
-    head = rf"\btemplate\s*<[^;{{}}]*?>\s*(?:[\w\s]*?)\b__global__\b[^;{{}}]*?\b{re.escape(kernel)}\s*\("
-    return re.search(head, blank_out(text)) is not None
+    code = blank_out(text)
+    return any(head.name == kernel and head.is_template(code) for head in kernel_heads(code))
 
 
 def _plain(text: str) -> str:
     """The code in ASCII, so that offsets of bytes are offsets of characters, without what confuses the grammar."""
     code = blank_out(text).encode("ascii", "replace").decode()
     return _UNPARSED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), code)
-
-
-def _kernels(code: str) -> tuple[str, ...]:
-    """The names before the first parenthesis after ``__global__`` that is not an attribute's. A token scan and no tree:
-    in a macro's body there is none."""
-    attribute = r"(?:\b__\w+__\s*\((?:[^()]|\([^()]*\))*\)[^;{}()]*?)*"
-    return tuple(dict.fromkeys(re.findall(rf"__global__\b[^;{{}}()]*?{attribute}\b(?!__\w+__\b)(\w+)\s*\(", code)))
 
 
 def _top_level(node: Node) -> Iterator[Node]:
