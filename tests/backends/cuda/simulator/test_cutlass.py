@@ -99,6 +99,32 @@ def test_they_compute_the_same_on_a_gpu(kernels):
     assert torch.equal(c, expected)
 
 
+FLOATS, HALVES = "product<InFloats, float>", "product<OnTensorCores, cutlass::half_t>"
+
+
+@pytest.fixture(scope="module")
+def gemms() -> CudaModule:
+    return ow.cuda_module(KERNELS.parent / "cutlass_gemm.cu", instances=[FLOATS, HALVES])
+
+
+def test_a_kernel_of_cutlass_2_in_floats(gemms):
+    a, b, c, expected = factors(72, 90, 13, torch.float32)
+    gemms[FLOATS][(2, 2), 128, 32 << 10](a, b, c, 72, 90, 13)
+    assert torch.equal(c, expected)
+
+
+def test_a_kernel_of_cutlass_2_with_too_little_shared_memory(gemms):
+    a, b, c, _ = factors(64, 64, 16, torch.float32)
+    with pytest.raises(SimulatorError, match=r"out-of-bounds: .*dynamic shared memory \(1024 bytes\)"):
+        gemms[FLOATS][1, 128, 1024](a, b, c, 64, 64, 16)
+
+
+def test_a_kernel_of_cutlass_2_on_tensor_cores(gemms):
+    a, b, c, expected = factors(64, 64, 128, torch.float16)
+    gemms[HALVES][1, 128, 64 << 10](a, b, c, 64, 64, 128)
+    assert torch.equal(c, expected)
+
+
 WHOLE_FILE = """
 #include <torch/extension.h>
 #include <c10/cuda/CUDAGuard.h>

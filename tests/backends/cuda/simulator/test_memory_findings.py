@@ -311,3 +311,32 @@ def test_a_launch_may_read_what_an_earlier_one_has_written() -> None:
     for _ in range(2):
         kernel.launch((1, 1, 1), (64, 1, 1), 0, [x, out])
     assert torch.equal(x, torch.full((64,), 4.0))
+
+
+# --- vectors in shared memory ---
+
+VECTORS = """
+template <int N>
+__global__ void summed(const float* x, float* y, int shift) {
+  __shared__ double before;
+  __shared__ float s[4 * N];
+  if (threadIdx.x == 0) before = 1;
+  for (int i = threadIdx.x; i < 4 * N; i += blockDim.x) s[i] = x[i];
+  __syncthreads();
+  if (threadIdx.x < N - 1) {
+    float4 v = *reinterpret_cast<float4*>(s + 4 * threadIdx.x + shift);
+    y[threadIdx.x] = v.x + v.y + v.z + v.w + float(before);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_array_in_shared_memory_begins_where_a_vector_may(checked):
+    x, y = torch.arange(64.0), torch.zeros(15)
+    compiled(VECTORS, "summed<16>", checked).launch((1, 1, 1), (64, 1, 1), 0, [x, y, 0])
+    assert torch.equal(y, x.reshape(16, 4).sum(1)[:15] + 1)
+
+
+def test_a_vector_between_two_of_an_array_is_misaligned():
+    assert findings(VECTORS, "summed<16>", [torch.zeros(64), torch.zeros(15), 2]) == [("misaligned", 10)]

@@ -19,6 +19,7 @@ from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
 from opwright.backends.cuda.options import CudaOptions, parse_options
+from opwright.backends.cuda.simulator.assembly import instrumented
 from opwright.backends.cuda.simulator.headers import RewrittenHeader, rewritten_header
 from opwright.backends.cuda.simulator.precompiled_header import included_by, precompiled_header
 from opwright.backends.cuda.simulator.rewriting import (
@@ -77,7 +78,7 @@ _FAST = ("-O2",)
 _CHECKED = (
     *("-O1", "-fno-tree-vectorize", "-fno-tree-sink", "-fno-tree-dce", "-fno-dce", "-fsanitize-coverage=trace-pc"),
     *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
-    # A copy of a few bytes that becomes instructions would not be examined; a call is (see _instrument).
+    # A copy of a few bytes that becomes instructions would not be examined; a call is (see assembly.py).
     *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
 )
 _COMPILER_FLAGS = {  # flags of the checked build that differ between the two compilers
@@ -97,7 +98,7 @@ _G_PLUS_PLUS = (
 )
 # The linker warns of functions that there are not: _USED_PTX.
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--warn-unresolved-symbols")
-_RED_ZONE_BYTES = 64
+_NAME_OF_ITS_TYPE = "changes meaning of"  # using Array = Array<T, N>; in a class: CUTLASS's compilers take it
 _USED_PTX = re.compile(rf"{USED_PTX}([0-9a-f]{{12}})_(\d+)")
 _LIBRARY = 1_000_000  # characters of headers: more are a library's, of which the preprocessor reads a part
 
@@ -167,6 +168,7 @@ class _Build:
         self.standard = max(17, self.options.standard)  # the simulator's headers need 17
         self.files = source.device_files(_is_ours, expression).with_one_kernel(expression)
         self.headers: Sequence[OwnHeader] = self.files.headers
+        self.lenient: tuple[str, ...] = ()  # for a library's headers that g++ takes with a warning only
         self.rewritten_headers: dict[str, RewrittenHeader] = {}
         texts = [self.files.text, *(header.text for header in self.headers)]
         self.uses_torch_names = _any_code(uses_torch_names, texts)
@@ -226,7 +228,7 @@ class _Build:
         if self.checked:
             self.compile(folder, ["-S", "kernel.cpp", "-o", "kernel.s"])
             assembly = folder / "kernel.s"
-            assembly.write_text(_instrument(assembly.read_text()))
+            assembly.write_text(instrumented(assembly.read_text()))
             link = [self.compiler.path, "kernel.s", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"]
             log = run_compiler(link, f"{self.source.name} (linked)", target="the simulator", folder=folder)
             assembly.unlink()
@@ -346,7 +348,17 @@ class _Build:
         if self.uses_torch_names:
             before += ["-include", str(HEADERS / TORCH_NAMES)]
         watched = self.watch.compile_flags
-        return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *watched, *arguments]
+        return [
+            self.compiler.path,
+            *self.flags(),
+            *self.lenient,
+            *self.macros(),
+            *places,
+            *include,
+            *before,
+            *watched,
+            *arguments,
+        ]
 
     def compile(self, folder: Path, arguments: list[str]) -> str:
         try:
@@ -357,6 +369,9 @@ class _Build:
         except CompileError as error:
             if "PCH" in error.log and self.precompiled:  # g++ could not map it where it was made
                 self.precompiled = []
+                return self.compile(folder, arguments)
+            if _NAME_OF_ITS_TYPE in error.log and not self.lenient and any(h.of_library for h in self.headers):
+                self.lenient = ("-fpermissive",)
                 return self.compile(folder, arguments)
             raise self.explained(error) from None
 
@@ -419,26 +434,3 @@ def _refused(name: str, text: str, refusal: Refusal) -> KernelRefusedError:
         f"{name}:{refusal.line}: {refusal.what}: {refusal.why}\n    {line}",
         fix="check this kernel on a GPU, or give the simulator another way with #ifdef __OPWRIGHT_SIMULATOR__",
     )
-
-
-# --- the runtime, and changes to the kernel's assembly ---
-
-
-def _instrument(assembly: str) -> str:
-    """Add unused bytes after each shared variable, so that an access past its end does not reach the next one, and call
-    the runtime's checked memcpy, memmove and memset instead of the C library's."""
-    assembly = re.sub(
-        r"(?m)^(\s(?:call|jmp|bl|b)\s+)(memcpy|memmove|memset)(@PLT)?$", r"\1opwright_checked_\2\3", assembly
-    )
-    lines, in_variable = [], False
-    for line in assembly.split("\n"):
-        section = re.match(r"\s+\.(?:section\s+([^\s,]+)|text|data|bss|previous|popsection)", line)
-        if section:
-            if in_variable:
-                lines.append(f"\t.zero\t{_RED_ZONE_BYTES}")
-            in_variable = _VARIABLE.match(section[1] or "") is not None  # -fdata-sections: one variable, one section
-        lines.append(line)
-    return "\n".join(lines)
-
-
-_VARIABLE = re.compile(r"\.(?:tbss|tdata|bss|data)\.(?!rel\b)")

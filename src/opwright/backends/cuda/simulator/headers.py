@@ -59,7 +59,7 @@ def _made(text: str, checked: bool, of_library: bool) -> RewrittenHeader:
     rewritten = rewrite(text, checked=checked, header=True)
     if of_library:
         rewritten = _FORCED.sub("inline", rewritten)
-    return RewrittenHeader(rewritten, tuple(refusals(text, header=True)))
+    return RewrittenHeader(rewritten, tuple(refusals(text, header=True, of_library=of_library)))
 
 
 @functools.cache

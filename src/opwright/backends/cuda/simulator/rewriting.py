@@ -93,11 +93,12 @@ _INCLUDES = tuple(
 )  # fmt: skip
 
 
-def refusals(text: str, *, header: bool = False) -> list[Refusal]:
+def refusals(text: str, *, header: bool = False, of_library: bool = False) -> list[Refusal]:
     """The unsupported features of a source in the order of lines, including inactive ``#if`` branches.
 
     Args:
         header: whether the text is a header, whose inline PTX is refused where it is used.
+        of_library: whether it is CuTe's or CUTLASS's, whose operations on tensor cores are refused where they are used.
     """
     code = blank_out(text)
     found = [
@@ -105,6 +106,7 @@ def refusals(text: str, *, header: bool = False) -> list[Refusal]:
         for pattern, why in _CODE
         for match in pattern.finditer(code)
         if not (why is _NO_HEAP and _is_member_or_declared(code, match.start()))
+        if not (of_library and why is _NO_TENSOR_CORES)
     ]
     found += [] if header else refused_ptx(text)
     for match in INCLUDE.finditer(text):

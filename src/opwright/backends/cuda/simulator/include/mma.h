@@ -16,6 +16,17 @@ namespace precision {
 struct tf32 {};
 }  // namespace precision
 
+// Names in headers of libraries, whose functions for them few kernels call.
+namespace experimental {
+namespace precision {
+struct u4 {};
+struct s4 {};
+struct b1 {};
+}  // namespace precision
+enum bmmaBitOp { bmmaBitOpXOR = 1, bmmaBitOpAND = 2 };
+enum bmmaAccumulateOp { bmmaAccumulateOpPOPC = 1 };
+}  // namespace experimental
+
 namespace details {
 
 template <class T> struct Stored { using type = T; };
@@ -171,6 +182,11 @@ OPWRIGHT_INLINE void mma_sync(fragment<accumulator, m, n, k, TD, void>& d, const
       0xffffffffu, &mine,
       details::multiply<m, n, k, fragment<matrix_a, m, n, k, TA, LA>, fragment<matrix_b, m, n, k, TB, LB>, C, D>, site);
 }
+
+template <class D, class A, class B, class C>
+__attribute__((error("wmma's products of bits are not simulated"))) void bmma_sync(
+    D&, const A&, const B&, const C&, experimental::bmmaBitOp = experimental::bmmaBitOpXOR,
+    experimental::bmmaAccumulateOp = experimental::bmmaAccumulateOpPOPC);
 
 }  // namespace wmma
 }  // namespace nvcuda
