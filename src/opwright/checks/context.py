@@ -21,7 +21,7 @@ from opwright.checks.kernel_calls import Calls, CallsHere
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
 from opwright.checks.time_limit import takes_too_long
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.case import EIGHTHS, Case
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements, smaller
 from opwright.errors import ArgumentError, CheckError
@@ -162,9 +162,10 @@ class Context:
         return prepared
 
     def _prepared(self, case: Case, arguments: Sequence[Any]) -> Prepared:
-        return Prepared(case, tuple(arguments), functools.cache(functools.partial(self._compute, arguments)))
+        compute = functools.partial(self._compute, arguments, decides_exactly=case.values == EIGHTHS)
+        return Prepared(case, tuple(arguments), functools.cache(compute))
 
-    def _compute(self, arguments: Sequence[Any]) -> Computation:
+    def _compute(self, arguments: Sequence[Any], *, decides_exactly: bool = False) -> Computation:
         """The reference on the CPU; in float32, where torch lacks an operation in a narrow dtype."""
         copies = tree.map_tensors(on_cpu, tuple(arguments))
         own = self.as_reference(self.op.contract.reference)
@@ -173,7 +174,7 @@ class Context:
         def terms() -> int:
             return self.as_reference(reduction_length)(self.op.contract, copies, reference.rounded)
 
-        reference = Computation(own, copies, lambda i: terms())
+        reference = Computation(own, copies, lambda i: terms(), decides_exactly=decides_exactly)
         try:
             _ = reference.rounded
         except Exception as error:

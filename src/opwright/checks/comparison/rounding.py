@@ -14,6 +14,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.attention import FusedAttentionInSteps
+from opwright.checks.comparison.decisions import Decisions
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.process_groups import waited
 from opwright.internals.registration import writes_arguments
@@ -71,20 +72,23 @@ def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
 
 
 @contextlib.contextmanager
-def perturbed(arguments: Any, operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Any]:
+def perturbed(
+    arguments: Any, operations: Operations, fallback: float, finest: float, seed: int, *, are_exact: bool = False
+) -> Iterator[Any]:
     """A block like ``exactly``, in which each result has a random relative error: at least ``finest``, and as large as
     the eps of the dtype in which the same operation gave it in ``operations``. Not so the last operations' results: the
     tolerance counts their rounding by itself.
 
     Args:
         fallback: the error if the operations are others than the recorded ones.
+        are_exact: whether decisions on the arguments, and on what follows exactly from them, are made without errors.
 
     Yields:
         the arguments in float64, with errors of ``finest``.
     """
     mode = _Perturbed(operations, fallback, finest, seed)
     # Before the mode begins: it would count these among the computation's operations.
-    disturbed = tree.map_tensors(lambda t: mode.disturb(t, finest), to_double(arguments))
+    disturbed = tree.map_tensors(lambda t: mode.disturbed_argument(t, is_exact=are_exact), to_double(arguments))
     with _default_double(), mode, FusedAttentionInSteps():
         yield disturbed
 
@@ -127,16 +131,20 @@ _EXACT = frozenset({
 
 class _Exactly(DispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") in _WIDE:
-            kwargs["dtype"] = _WIDE[kwargs["dtype"]]
-        if not writes_arguments(func) and not func.is_view:
-            args, kwargs = tree.map_tensors(_widened, (args, kwargs))
-        return self.after(func, waited(func, func(*args, **kwargs)))
+        return self.after(func, _run_widened(func, args, kwargs))
 
     def after(self, func: Any, out: Any) -> Any:
         """What an operation gives in place of its result."""
         return out
+
+
+def _run_widened(func: Any, args: Any, kwargs: Any) -> Any:
+    kwargs = dict(kwargs or {})
+    if kwargs.get("dtype") in _WIDE:
+        kwargs["dtype"] = _WIDE[kwargs["dtype"]]
+    if not writes_arguments(func) and not func.is_view:
+        args, kwargs = tree.map_tensors(_widened, (args, kwargs))
+    return waited(func, func(*args, **kwargs))
 
 
 def _widened(t: torch.Tensor) -> torch.Tensor:
@@ -182,6 +190,14 @@ class _Perturbed(_Exactly):
         self._same = True
         self._generator = torch.Generator().manual_seed(seed)
         self._addend: torch.Tensor | None = None
+        self._decisions = Decisions()
+
+    def disturbed_argument(self, t: torch.Tensor, *, is_exact: bool) -> torch.Tensor:
+        """An argument with errors; decisions on one that is exact are made without them."""
+        found = self.disturb(t, self._finest)
+        if is_exact and t.is_floating_point():
+            self._decisions.know(found, t)
+        return found
 
     def disturb(self, t: torch.Tensor, relative: float, least: float = 0.0) -> torch.Tensor:
         """A tensor with relative errors, and absolute ones of the smallest number of a dtype, which matter where
@@ -217,6 +233,7 @@ class _Perturbed(_Exactly):
         elif name in _CHOOSES and _is_floating(args[0]):
             args = (self._without_equal_zeros(args[0]), *args[1:])
         out = super().__torch_dispatch__(func, types, args, kwargs)
+        out = self._decisions.decided(_run_widened, func, args, kwargs or {}, out)
         if name in _BOUNDED and _is_floating(out):
             out = out + self._noise(out.shape) * self._finest
         elif name.startswith("_fft_"):

@@ -78,6 +78,8 @@ class Computation:
     is_widened: bool = False
     # Whether no runs with errors are made, as where it is known that a kernel is wrong: they may explain more.
     is_hasty: bool = False
+    # Whether decisions on arguments are the same in every right kernel, as these are numbers of a few bits.
+    decides_exactly: bool = False
     _moved: list[torch.Tensor] = field(default_factory=list)
     _runs: int = 0
 
@@ -213,7 +215,10 @@ class Computation:
             return self.exact
 
     def _results_with_errors(self, finest: float, seed: int) -> tuple[torch.Tensor, ...]:
-        with perturbed(self.arguments, self._operations, self._coarsest, finest, seed) as disturbed:
+        errors = perturbed(
+            self.arguments, self._operations, self._coarsest, finest, seed, are_exact=self.decides_exactly
+        )
+        with errors as disturbed:
             return tuple(self.run(disturbed))
 
     def _finest(self, i: int) -> float:

@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.case import Case
-from opwright.contract.inputs.draw import draw
-from opwright.contract.inputs.layouts import SHARED, arrange
+from opwright.contract.inputs.case import SCALAR_BOUNDS, Case
+from opwright.contract.inputs.draw import draw, is_mask
+from opwright.contract.inputs.layouts import BROADCAST, SHARED, arrange
 from opwright.contract.inputs.samples import sample_arguments
 from opwright.contract.process_group import ProcessGroup
 from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
@@ -32,6 +32,9 @@ __all__ = [
     "has_free_integers",
     "has_free_numbers",
     "has_free_tensors",
+    "has_masks",
+    "has_ranges",
+    "optional_arguments",
     "shape_of",
 ]
 
@@ -81,7 +84,7 @@ def _group(contract: Contract, name: str | None) -> ProcessGroup:
 def _argument(
     argument: Argument, case: Case, env: dict[str, Any], generator: torch.Generator, device: str, place: int
 ) -> Any:
-    if argument.optional and case.absent:
+    if not case.has(argument.name, is_optional=argument.optional):
         return None
     if argument.kind is Kind.SCALAR:
         return (
@@ -90,8 +93,9 @@ def _argument(
     assert argument.tensor is not None  # every non-scalar argument has one
     count = case.lists if argument.kind is Kind.TENSOR_LIST else 1
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
-    shapes = [shape_of(argument.tensor, env, index=i, broadcast=case.layout == "broadcast") for i in range(count)]
     kind, _, only = case.layout.partition(":")
+    broadcast = _broadcast(argument, only) if kind == BROADCAST else ""
+    shapes = [shape_of(argument.tensor, env, index=i, broadcast=broadcast) for i in range(count)]
     arranged = argument.values is not None and argument.values.is_arranged
     if kind in SHARED and (argument.mutated or arranged):
         kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
@@ -107,13 +111,18 @@ def _argument(
     return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
 
 
+def _broadcast(argument: Argument, only: str) -> str:
+    """Of an argument's axes that may broadcast: all, those of one dim, or none, as what follows the layout says."""
+    return only if only.startswith("#") else "#" if only in ("", argument.name) else ""
+
+
 def env_of(contract: Contract, case: Case) -> dict[str, Any]:
     """Sizes by name, with a value for each int argument (which dims may depend on)."""
     env: dict[str, Any] = dict(case.sizes)
     generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
     for argument in contract.signature.arguments:
         value = _number(argument, env, generator, case.scalars) if argument.scalar_type is int else None
-        if value is not None and not (argument.optional and case.absent):
+        if value is not None and case.has(argument.name, is_optional=argument.optional):
             env[argument.name] = value
     env |= {contract.signature.arguments[i].name: case.ranks for i in contract.signature.groups}
     return _with_integers_where(contract, env, case)
@@ -142,11 +151,16 @@ def _may_be(argument: Argument, value: int, env: Mapping[str, Any]) -> bool:
     return low <= value <= high
 
 
-def shape_of(tensor: TensorType, env: dict[str, Any], *, index: int = 0, broadcast: bool = False) -> tuple[int, ...]:
-    """The shape of a tensor in a case; ``index`` is its place in a list."""
+def shape_of(tensor: TensorType, env: dict[str, Any], *, index: int = 0, broadcast: str = "") -> tuple[int, ...]:
+    """The shape of a tensor in a case.
+
+    Args:
+        index: its place in a list.
+        broadcast: which of the axes that may broadcast have size 1: ``#`` all, ``#n`` those of the dim ``n``.
+    """
     shape: list[int] = []
     for axis, dim in enumerate(tensor.dims):
-        is_one = broadcast and isinstance(dim, NamedDim) and dim.broadcast
+        is_one = isinstance(dim, NamedDim) and dim.broadcast and broadcast in ("#", f"#{dim.name}")
         shape += (1,) if is_one else _extent(dim, env, index, axis)
     if any(size < 0 for size in shape):
         raise CheckError(f"these sizes give {tensor} the shape {shape}", fix="choose larger ones")
@@ -194,6 +208,22 @@ def has_free_numbers(contract: Contract) -> bool:
     return any(_is_free(argument) for argument in contract.signature.arguments)
 
 
+def has_ranges(contract: Contract) -> bool:
+    """Whether some values are drawn from a stated range."""
+    stated = (a.values for a in contract.signature.arguments if a.values is not None and not a.values.is_arranged)
+    return any(v.low is not None or v.high is not None for v in stated)
+
+
+def has_masks(contract: Contract) -> bool:
+    """Whether some tensor has one of a few values in each place."""
+    return any(is_mask(t, a.values) for a in contract.signature.arguments if a.tensor for t in a.tensor.dtypes)
+
+
+def optional_arguments(contract: Contract) -> tuple[str, ...]:
+    """The names of the arguments that may be None."""
+    return tuple(a.name for a in contract.signature.arguments if a.optional)
+
+
 def _is_free(argument: Argument) -> bool:
     return argument.scalar_type in (int, float) and argument.values is None and not argument.choices
 
@@ -207,6 +237,8 @@ _NUMBERS: dict[str, tuple[int, float]] = {
 def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generator, scalars: str) -> Any:
     """The value of a scalar in a case."""
     drawn = _scalar(argument, env, generator)
+    if scalars in SCALAR_BOUNDS:
+        return _bound(argument, env, scalars, drawn)
     if scalars == "default":
         return argument.default if argument.has_default and argument.values is None else drawn
     if not scalars or not _is_free(argument):
@@ -215,6 +247,19 @@ def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
     # Of a small positive default, such as an epsilon, neither its negative nor a large value is meant.
     is_epsilon = _around(argument) != _AROUND
     return drawn if is_epsilon else integer if argument.scalar_type is int else real
+
+
+def _bound(argument: Argument, env: Mapping[str, Any], which: str, drawn: Any) -> Any:
+    """An end of the range that is stated for a number; what was drawn, if there is none."""
+    if argument.values is None or argument.scalar_type not in (int, float):
+        return drawn
+    stated = argument.values.at(env)
+    end = stated.low if which == "lowest" else stated.high
+    if end is None or math.isinf(float(end)):
+        return drawn
+    if argument.scalar_type is float:
+        return float(end)
+    return math.ceil(float(end)) if which == "lowest" else math.floor(float(end))
 
 
 _ITEMS: dict[Any, type] = {Sequence[int]: int, Sequence[float]: float, Sequence[bool]: bool}

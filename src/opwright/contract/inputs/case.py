@@ -9,7 +9,10 @@ import torch
 
 from opwright.contract.dtypes import short
 
-__all__ = ["MOST_LISTS", "SCALARS", "VALUES", "WIDE", "Case", "Size", "show_size"]
+__all__ = [
+    "BOUNDS", "EIGHTHS", "MILLIONS", "MOST_LISTS", "OF_TENSORS", "RUNS", "SCALARS", "SCALAR_BOUNDS", "SMALL", "VALUES",
+    "WIDE", "Case", "Size", "show_size",
+]  # fmt: skip
 
 # The length of lists of tensors, except in a few cases.
 MOST_LISTS = 3
@@ -19,9 +22,18 @@ Size = int | tuple[int, ...]
 # Which values numbers without stated values have in a case; drawn, if it does not say.
 SCALARS = ("default", "zero", "negative", "large", "hundreds")
 # Which values floating tensors without stated values have in a case; from a normal distribution, if it does not say.
-VALUES = ("large", "confident", "shifted", "inf", "nan", "tiny")
-# The same of integer tensors, where integers are computed from integers: up to near the largest of their dtype.
-WIDE = "wide"
+EIGHTHS, SMALL = "eighths", "small"
+VALUES = ("large", "confident", "shifted", "inf", "nan", "tiny", EIGHTHS, "low", SMALL)
+# The same of integer tensors, where integers are computed from integers: past the integers of float32, and up to near
+# the largest of their dtype.
+MILLIONS, WIDE = "millions", "wide"
+# Bounds of ranges that are stated, among other values; and for numbers, which of them.
+BOUNDS = "bounds"
+SCALAR_BOUNDS = ("lowest", "highest")
+# Runs of equal values in masks and other tensors of a few values, and whole rows of one.
+RUNS = "runs"
+# All that ``values`` of a case may be.
+OF_TENSORS = (*VALUES, MILLIONS, WIDE, BOUNDS, RUNS)
 
 
 @dataclass(frozen=True)
@@ -32,10 +44,12 @@ class Case:
     dtypes: tuple[tuple[str, torch.dtype], ...]
     layout: str = "contiguous"
     absent: bool = False
+    # The one optional argument that is absent, if only one is.
+    without: str = ""
     sample: int | None = None
     # The length of every list of tensors.
     lists: int = MOST_LISTS
-    # One of SCALARS and one of VALUES, or empty.
+    # One of SCALARS (or SCALAR_BOUNDS) and one of OF_TENSORS, or empty.
     scalars: str = ""
     values: str = ""
     # The number of processes in each process group.
@@ -52,7 +66,12 @@ class Case:
         parts += [f"lists={self.lists}"] * (self.lists != MOST_LISTS)
         parts += [f"scalars={self.scalars}"] * bool(self.scalars) + [f"values={self.values}"] * bool(self.values)
         parts += [f"ranks={self.ranks}"] * (self.ranks != 1)
+        parts += [f"absent={self.without}"] * bool(self.without)
         return " ".join(parts + ["optional=absent"] * self.absent)
+
+    def has(self, argument: str, *, is_optional: bool) -> bool:
+        """Whether an argument is there."""
+        return not (is_optional and (self.absent or self.without == argument))
 
     @property
     def dtype(self) -> torch.dtype | None:

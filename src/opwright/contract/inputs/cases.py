@@ -14,8 +14,16 @@ import torch
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.applicable import Admits, Reach, find_reach, usual_reach
-from opwright.contract.inputs.arguments import arguments_of, has_free_integers, has_free_numbers, has_free_tensors
-from opwright.contract.inputs.case import SCALARS, VALUES, WIDE, Case
+from opwright.contract.inputs.arguments import (
+    arguments_of,
+    has_free_integers,
+    has_free_numbers,
+    has_free_tensors,
+    has_masks,
+    has_ranges,
+    optional_arguments,
+)
+from opwright.contract.inputs.case import BOUNDS, EIGHTHS, MILLIONS, RUNS, SCALAR_BOUNDS, SCALARS, VALUES, WIDE, Case
 from opwright.contract.inputs.layouts import FAR, layouts_of
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import (
@@ -105,10 +113,12 @@ def _all(
     large = _large(contract, reach)
     some = [base, *large[-2:]]
     found = [*by_size, *large, *_arranged(contract, reach, some, layouts), *_vectors(contract, reach, layouts)]
-    if any(a.optional for a in contract.signature.arguments):
+    if optional := optional_arguments(contract):
         found.append(dataclasses.replace(base, absent=True))
+        found += [dataclasses.replace(base, without=name) for name in optional if len(optional) > 1]
     found += _with_values(contract, some, VALUES)
     long = [c for c in by_size if _longest(c) > _LONG]
+    found += _past_large_tiles(contract, _shortest(long))
     for dtypes in (d for d in combinations if d != base.dtypes):
         few = [*by_size, *large] if level == "full" else [*_empty(by_size), *large, *_shortest(long)]
         few += (
@@ -209,9 +219,24 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
         if has_free_tensors(contract):
             yield from (dataclasses.replace(case, values=kind) for kind in values)
         if has_free_integers(contract):
-            yield dataclasses.replace(case, values=WIDE)
+            yield from (dataclasses.replace(case, values=kind) for kind in (MILLIONS, WIDE))
         if has_free_numbers(contract):
             yield from (dataclasses.replace(case, scalars=kind) for kind in SCALARS)
+        if has_masks(contract):
+            yield dataclasses.replace(case, values=RUNS)
+        if has_ranges(contract):
+            yield from (dataclasses.replace(case, values=BOUNDS, scalars=end) for end in SCALAR_BOUNDS)
+    if has_free_tensors(contract) and has_free_numbers(contract):  # a number, too, is equal to some elements
+        yield dataclasses.replace(some[0], values=EIGHTHS, scalars="negative")
+
+
+def _past_large_tiles(contract: Contract, long: Sequence[Case]) -> Iterator[Case]:
+    """Values that may fill a whole tile of a long dim, or one place in each tile: those that are masked."""
+    for case in long:
+        if has_free_tensors(contract):
+            yield dataclasses.replace(case, values="inf")
+        if has_masks(contract):
+            yield dataclasses.replace(case, values=RUNS)
 
 
 def _square(contract: Contract, base: Case) -> list[Case]:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from opwright.contract.dtypes import short
-from opwright.contract.inputs.case import WIDE
+from opwright.contract.inputs.case import BOUNDS, EIGHTHS, MILLIONS, RUNS, SMALL, WIDE
 from opwright.contract.values import Values, draw_range, is_representable
 from opwright.errors import CheckError
 
-__all__ = ["draw"]
+__all__ = ["draw", "is_mask"]
 
 Shape = tuple[int, ...]
 
@@ -30,17 +30,19 @@ def draw(
 
     Args:
         env: sizes of dims and values of int arguments.
-        unstated: one of the case's VALUES, for floats of which none are stated; WIDE, for such integers.
+        unstated: one of the case's VALUES, for floats of which none are stated; WIDE, for such integers; RUNS, for
+            masks; BOUNDS, for stated ranges.
 
     Raises:
         CheckError: there are no such values for these sizes, or in this dtype.
     """
     if stated is not None and stated.finite and unstated in ("inf", "nan"):
         unstated = ""
-    if (stated is None or stated.is_free) and unstated and dtype.is_floating_point and dtype.itemsize > 1:
+    is_free = stated is None or stated.is_free
+    if is_free and unstated in _UNSTATED and dtype.is_floating_point and dtype.itemsize > 1:
         return _UNSTATED[unstated](torch.randn(shape, dtype=torch.float64, generator=generator), dtype, generator)
-    if (stated is None or stated.is_free) and unstated == WIDE and _is_wide(dtype):
-        return _wide(shape, dtype, generator)
+    if is_free and unstated in _MOST_BITS and _is_wide(dtype):
+        return _wide(shape, dtype, _MOST_BITS[unstated], generator)
     try:
         chosen = (stated or Values()).at(env)
     except (ZeroDivisionError, OverflowError) as error:
@@ -50,12 +52,16 @@ def draw(
     for value in (*chosen.one_of, *chosen.also):
         if not is_representable(value, dtype):
             raise CheckError(f"{short(dtype)} has no value {value!r}", fix="choose another dtype")
+    if unstated == RUNS and is_mask(dtype, chosen):
+        return _runs(shape, torch.tensor(chosen.one_of or (False, True), dtype=dtype), generator)
     if chosen.one_of:
         index = torch.randint(len(chosen.one_of), shape, generator=generator)
         return torch.tensor(chosen.one_of, dtype=dtype)[index]
     if chosen.arrangement in _ARRANGED:
         return _ARRANGED[chosen.arrangement](shape, dtype, chosen, generator)
     drawn = _draw_each(shape, dtype, chosen, generator)
+    if unstated == BOUNDS:
+        drawn = _with_bounds(drawn, chosen, generator)
     if chosen.also and drawn.numel():
         instead = torch.tensor(chosen.also, dtype=dtype)
         picked = torch.rand(shape, generator=generator) < 0.25
@@ -65,13 +71,56 @@ def draw(
     return _sorted(drawn) if chosen.arrangement == "sorted" else drawn
 
 
+def is_mask(dtype: torch.dtype, stated: Values | None) -> bool:
+    """Whether each element has one of a few values, as those of a mask."""
+    if stated is not None and not stated.is_free:
+        return bool(stated.one_of)
+    return dtype is torch.bool
+
+
+# Longer than a tile.
+_LONG_RUN = 96
+
+
+def _runs(shape: Shape, values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """One value for each of many rows, else runs of equal ones, so that whole tiles have one value, too."""
+    if not shape or not math.prod(shape):
+        return values[torch.randint(len(values), shape, generator=generator)]
+    rows = math.prod(shape[:-1])
+    of_rows = torch.randint(len(values), (rows, 1), generator=generator).expand(rows, shape[-1])
+    lengths = 1 + int(torch.randint(_LONG_RUN, (), generator=generator)) + _LONG_RUN * (shape[-1] > _LONG_RUN)
+    place = torch.arange(shape[-1]) + torch.randint(lengths, (rows, 1), generator=generator)
+    of_runs = torch.randint(len(values), (rows, int(place.max()) // lengths + 1), generator=generator)
+    is_whole = torch.rand((rows, 1), generator=generator) < 0.5
+    return values[torch.where(is_whole, of_rows, of_runs.gather(1, place // lengths))].reshape(shape)
+
+
+def _with_bounds(drawn: torch.Tensor, chosen: Values, generator: torch.Generator) -> torch.Tensor:
+    """Each end of the stated range at about a quarter of the places."""
+    if drawn.is_complex() or drawn.dtype is torch.bool:
+        return drawn
+    where = torch.rand(drawn.shape, generator=generator)
+    for bound, is_there in ((chosen.low, where < 0.25), (chosen.high, where > 0.75)):
+        if bound is None or math.isinf(end := float(bound)):
+            continue
+        if drawn.is_floating_point():
+            drawn = drawn.masked_fill(is_there, end)
+        elif end.is_integer() and is_representable(int(end), drawn.dtype):
+            drawn = drawn.masked_fill(is_there, int(end))
+    return drawn
+
+
 def _is_wide(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize > 1
 
 
-def _wide(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+# Of integers with such values: of those up to 2²⁶, which float32 does not have, sums of many fit into 32 bits.
+_MOST_BITS = {MILLIONS: 26, WIDE: 40}
+
+
+def _wide(shape: Shape, dtype: torch.dtype, most_bits: int, generator: torch.Generator) -> torch.Tensor:
     """Integers of all magnitudes, of both signs: sums of some fit into the dtype of a sum, and into no narrower one."""
-    most = min(torch.iinfo(dtype).bits - 2, 40)
+    most = min(torch.iinfo(dtype).bits - 2, most_bits)
     sizes = (most * torch.rand(shape, dtype=torch.float64, generator=generator)).exp2().round()
     signs = torch.randint(2, shape, generator=generator) * 2 - 1 if dtype.is_signed else 1
     return (signs * sizes).to(dtype)
@@ -213,6 +262,21 @@ def _tiny(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) 
     return _sprinkled(-0.0, 0.0, limits.tiny / 4, -limits.tiny / 4, limits.tiny)(normal, dtype, generator)
 
 
+def _eighths(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of a few bits: many are equal, zero, or half way between two integers."""
+    return (normal.mul(16).round().clamp(-64, 64).div(8) + 0.0).to(dtype)
+
+
+def _small(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Rows of zeros, and of numbers beside which an epsilon is large; of a vector, each number has another size."""
+    least = -8.0 if torch.finfo(dtype).tiny < 1e-30 else -4.0
+    shape = (*normal.shape[:-1], 1) if normal.dim() > 1 else normal.shape
+    size = (least * torch.rand(shape, dtype=torch.float64, generator=generator)).mul(math.log(10)).exp()
+    if normal.dim() > 1:
+        size = size.masked_fill(torch.rand(shape, generator=generator) < 0.25, 0)
+    return (normal * size + 0.0).to(dtype)
+
+
 _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torch.Tensor]] = {
     "large": _large,
     # As logits of a sure model: exp of them overflows, and its largest term is nearly all of a sum.
@@ -222,6 +286,10 @@ _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torc
     "inf": _sprinkled(math.inf, -math.inf),
     "nan": _sprinkled(math.nan),
     "tiny": _tiny,
+    EIGHTHS: _eighths,
+    # As what is masked by a large negative number: a maximum that begins at -1e4 is none.
+    "low": lambda normal, dtype, generator: (300 * normal - 30_000).to(dtype),
+    SMALL: _small,
 }
 
 _ARRANGED: dict[str, Callable[[Shape, torch.dtype, Values, torch.Generator], torch.Tensor]] = {

@@ -13,11 +13,13 @@ from opwright.contract.contract import Contract
 from opwright.contract.shapes.dims import Dim, NamedDim, VariadicDim
 from opwright.contract.signature import Argument
 
-__all__ = ["FAR", "LAYOUTS", "SHARED", "arrange", "layouts_of"]
+__all__ = ["BROADCAST", "FAR", "LAYOUTS", "SHARED", "arrange", "layouts_of"]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "padded", "permuted", "offset", "expanded", "repeated")
 # Those in which elements share an address.
 SHARED = ("expanded", "repeated")
+# Axes that may broadcast have size 1.
+BROADCAST = "broadcast"
 # Rows lie more than 2**31 elements apart, so that a 32-bit offset overflows. Only what is used of the memory is real.
 FAR = "far"
 _FAR_STRIDE = 2**31 + 64
@@ -30,7 +32,7 @@ def layouts_of(contract: Contract) -> tuple[str, ...]:
 
     ``sliced:x``, ``transposed:x`` and so on arrange only the argument ``x``, which finds a kernel that uses one
     argument's strides or alignment for another, or takes two dense tensors for alike; ``broadcast`` gives every axis
-    that may broadcast (``#n``) the size 1.
+    that may broadcast (``#n``) the size 1, ``broadcast:x`` those of one argument, ``broadcast:#n`` those of one dim.
     """
     tensors = [a for a in contract.signature.arguments if a.tensor is not None]
     several = len(tensors) > 1
@@ -38,13 +40,23 @@ def layouts_of(contract: Contract) -> tuple[str, ...]:
     alone += [
         f"{layout}:{a.name}" for layout in ("transposed", "repeated") for a in tensors if several and _has_rows(a)
     ]
-    broadcasts = any(isinstance(d, NamedDim) and d.broadcast for a in tensors if a.tensor for d in a.tensor.dims)
     far = any(a.tensor is not None and len(a.tensor.dims) > 1 for a in tensors)
     flat = all(len(a.tensor.dims) < 3 and not _is_variadic(a.tensor.dims) for a in tensors if a.tensor)
     usual = [layout for layout in LAYOUTS if layout != "permuted" or not flat]  # of a matrix, it is "transposed"
     if not any(map(_has_rows, tensors)):
         usual.remove("repeated")  # of a vector, it is "expanded"
-    return (*usual, *[FAR] * far, *alone, *["broadcast"] * broadcasts)
+    return (*usual, *[FAR] * far, *alone, *_broadcast(tensors))
+
+
+def _broadcast(tensors: Sequence[Argument]) -> list[str]:
+    """All axes that may broadcast, those of each argument, and those of each dim."""
+    found = {
+        a.name: [d.name for d in a.tensor.dims if isinstance(d, NamedDim) and d.broadcast] for a in tensors if a.tensor
+    }
+    names = [name for name, dims in found.items() if dims]
+    dims = list(dict.fromkeys(f"#{dim}" for of_one in found.values() for dim in of_one))
+    of_each = [f"{BROADCAST}:{part}" for parts in (names, dims) if len(parts) > 1 for part in parts]
+    return [BROADCAST] * bool(dims) + of_each
 
 
 def _has_rows(argument: Argument) -> bool:

@@ -26,12 +26,12 @@ __all__ = [
 ]  # fmt: skip
 
 # Around powers of two; and between them, so that what is left of vectors and tiles of any size has many lengths.
-_QUICK = (0, 1, 2, 3, 7, 8, 9, 13, 22, 31, 32, 33, 52, 64, 127, 128, 129, 180, 256, 700, 768, 1023, 1024, 1025)
+_QUICK = (0, 1, 2, 3, 7, 8, 9, 13, 22, 31, 32, 33, 52, 64, 127, 128, 129, 180, 256, 300, 700, 768, 1023, 1024, 1025)
 _FULL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 22, 28, 31, 32, 33, 46, 52, 63, 64, 65, 100,
          127, 128, 129, 180, 255, 256, 257, 300, 511, 512, 513, 700, 768, 1023, 1024, 1025, 1500, 2047, 2048, 4095,
          4097)  # fmt: skip
 # Past a row of registers, past 16 bits (and a grid's y axis), and past the threads that run on a GPU at a time.
-_LONG = {"smoke": (), "quick": (2049, 65_537, 300_007), "full": (2049, 5003, 65_537, 300_007, 1_048_579)}
+_LONG = {"smoke": (), "quick": (2049, 4096, 65_537, 300_007), "full": (2049, 5003, 8192, 65_537, 300_007, 1_048_579)}
 # Different sizes for the dims that are not varied, so that swapped dims are found.
 _BASE = (5, 7, 3, 6, 4, 11, 13)
 # All dims larger than a tile at once: a bug in the corner tile needs two long dims.
@@ -212,6 +212,8 @@ def smaller(contract: Contract, case: Case) -> Iterator[Case]:
         yield dataclasses.replace(case, values="")
     if case.scalars:
         yield dataclasses.replace(case, scalars="")
+    if case.without:
+        yield dataclasses.replace(case, without="")
     if case.layout != "contiguous":
         yield dataclasses.replace(case, layout="contiguous")
     if has_lists(contract):

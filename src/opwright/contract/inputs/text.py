@@ -9,7 +9,8 @@ import torch
 
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
-from opwright.contract.inputs.case import MOST_LISTS, SCALARS, VALUES, WIDE, Case, Size
+from opwright.contract.inputs.arguments import optional_arguments
+from opwright.contract.inputs.case import MOST_LISTS, OF_TENSORS, SCALAR_BOUNDS, SCALARS, Case, Size
 from opwright.contract.inputs.layouts import layouts_of
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import admissible, base_case
@@ -31,20 +32,21 @@ def parse_case(contract: Contract, text: str) -> Case:
         values[classes[0]] = values.pop("dtype")
     dtypes = tuple((n, _parse_dtype(values.pop(n), text) if n in values else d) for n, d in case.dtypes)
     layout, absent = values.pop("layout", "contiguous"), values.pop("optional", "") == "absent"
+    without = _one_of(values.pop("absent", ""), "absent", optional_arguments(contract), text)
     lists = int(_parse_size(values.pop("lists", str(MOST_LISTS)), MOST_LISTS, text))  # type: ignore[arg-type]
-    scalars = _one_of(values.pop("scalars", ""), "scalars", SCALARS, text)
-    of_tensors = _one_of(values.pop("values", ""), "values", (*VALUES, WIDE), text)
+    scalars = _one_of(values.pop("scalars", ""), "scalars", (*SCALARS, *SCALAR_BOUNDS), text)
+    of_tensors = _one_of(values.pop("values", ""), "values", OF_TENSORS, text)
     ranks = int(_parse_size(values.pop("ranks", "1"), 1, text)) if contract.signature.groups else 1  # type: ignore[arg-type]
     if values or layout not in layouts_of(contract):
         known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional",
-                 "scalars", "values"]  # fmt: skip
+                 "absent", "scalars", "values"]  # fmt: skip
         wrong = next(iter(values), layout)
         raise CheckError(
             f"the case {text!r} has {wrong!r}, which {contract.qualname} does not know",
             fix=f"it knows {', '.join(known)}; layouts are {', '.join(layouts_of(contract))}",
         )
     _refuse_other_dtypes(contract, dtypes, text)
-    case = Case(sizes, dtypes, layout, absent, lists=lists, scalars=scalars, values=of_tensors, ranks=ranks)
+    case = Case(sizes, dtypes, layout, absent, without, lists=lists, scalars=scalars, values=of_tensors, ranks=ranks)
     fitted = admissible(contract, case, keep=given)
     if fitted is None:
         raise CheckError(

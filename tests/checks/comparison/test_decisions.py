@@ -1,0 +1,70 @@
+"""Decisions on exact numbers are the same in every right kernel; those on numbers that were computed are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from opwright.checks.comparison.tolerance import Computation
+
+HALVES = torch.tensor([-2.5, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 3.0])
+
+
+def wrong(function, got, *arguments):
+    computation = Computation(lambda a: [function(*a)], arguments, lambda i: 1, decides_exactly=True)
+    return int(computation.wrong(0, got).sum())
+
+
+def half_up(x):
+    return (x + 0.5).floor()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [lambda x: x, lambda x: 2 * x - x, lambda x: x / 4 * 4, lambda x: x.reshape(2, 4).flip(0).flip(0).flatten()],
+)
+def test_a_tie_that_follows_exactly_is_decided(before):
+    exact = before(HALVES).round()
+    assert wrong(lambda x: before(x).round(), exact, HALVES) == 0
+    assert wrong(lambda x: before(x).round(), half_up(before(HALVES)), HALVES) == 3
+
+
+@pytest.mark.parametrize("before", [lambda x: x / 3 * 3, lambda x: x * 0.1 * 10, lambda x: (x.exp()).log()])
+def test_a_tie_that_was_computed_may_be_decided_in_either_way(before):
+    assert wrong(lambda x: before(x).round(), half_up(HALVES), HALVES) == 0
+
+
+def test_a_division_by_what_is_no_power_of_two_may_be_a_product():
+    step = torch.tensor([0.75])
+    assert wrong(lambda x, s: (x / s).floor(), (HALVES * (1 - 1e-7)).floor(), HALVES * step, step) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "other"),
+    [
+        (lambda x: x > 0.5, lambda x: x >= 0.5),
+        (lambda x: torch.where(x < 1.5, x, -x), lambda x: torch.where(x <= 1.5, x, -x)),
+        (lambda x: (x - 0.5).sign(), lambda x: torch.where(x - 0.5 >= 0, 1.0, -1.0)),
+        (lambda x: torch.bucketize(x, HALVES), lambda x: torch.bucketize(x, HALVES, right=True)),
+        (lambda x: x.int(), lambda x: x.floor().int()),
+    ],
+)
+def test_comparisons_and_conversions_are_decisions(function, other):
+    assert wrong(function, function(HALVES), HALVES) == 0
+    assert wrong(function, other(HALVES), HALVES) > 0
+
+
+def test_of_equal_values_any_may_still_be_chosen():
+    x = torch.tensor([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
+    assert wrong(lambda t: t.argmax(1), torch.tensor([2, 1]), x) == 0
+    assert wrong(lambda t: t.argmax(1), torch.tensor([0, 1]), x) == 1
+
+
+def test_what_is_written_in_place_is_not_taken_for_what_it_was():
+    def function(x):
+        y = x.clone()
+        y[:4].exp_()
+        return y.round()
+
+    got = function(HALVES)
+    assert wrong(function, got, HALVES) == 0

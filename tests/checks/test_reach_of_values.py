@@ -1,0 +1,208 @@
+"""Faults that only some values show: at ties and zeros, at the ends of ranges, in runs of a mask; and right kernels."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import pytest
+import torch
+from jaxtyping import Bool, Float32, Int32, Int64
+from torch import Tensor
+
+import opwright as ow
+
+
+def status_of(operator, kernel):
+    operator.python(kernel, name="kernel")
+    (verdict,) = ow.check(operator, checks=["values"], kernels=["kernel"]).verdicts
+    return verdict.status, verdict.findings
+
+
+def scores(name):
+    @ow.op(f"reach_of_values::{name}")
+    def masked_softmax(x: Float32[Tensor, "m n"], keep: Bool[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
+        return x.masked_fill(~keep, -math.inf).softmax(1).masked_fill(~keep, 0)
+
+    return masked_softmax
+
+
+def with_the_least_of(number):
+    def kernel(x, keep):
+        return (x.masked_fill(~keep, number).softmax(1) * keep).contiguous()
+
+    return kernel
+
+
+def in_tiles(x, keep):
+    """Online; a first tile of which nothing is kept gives inf - inf."""
+    x = x.masked_fill(~keep, -math.inf)
+    top, total = x.new_full((len(x), 1), -math.inf), x.new_zeros(len(x), 1)
+    for tile in x.split(32, 1) if x.shape[1] else ():
+        new = torch.maximum(top, tile.amax(1, keepdim=True))
+        total, top = total * (top - new).exp() + (tile - new).exp().sum(1, keepdim=True), new
+    return torch.where(keep.any(1, keepdim=True), (x - top).exp() / total, 0).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (with_the_least_of(-1e4), "fail"),
+        (in_tiles, "fail"),
+        (with_the_least_of(-3e38), "pass"),
+        (lambda x, keep: torch.where(keep, x.masked_fill(~keep, -math.inf).softmax(1), 0).contiguous(), "pass"),
+    ],
+)
+def test_what_masks_leave_out_is_lower_than_any_score_and_may_fill_a_tile(kernel, status):
+    found, findings = status_of(scores("masked_softmax"), kernel)
+    assert found == status, findings
+
+
+def quantised(name):
+    @ow.op(f"reach_of_values::{name}")
+    def quantised(
+        x: Float32[Tensor, "m n"], step: Annotated[float, ow.values(one_of=(0.25, 0.1))]
+    ) -> Int32[Tensor, "m n"]:
+        return (x / step).round().clamp(-1e5, 1e5).int()
+
+    return quantised
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x, step: (x / step + 0.5).floor().clamp(-1e5, 1e5).int().contiguous(), "fail"),
+        (lambda x, step: (x / step).abs().add(0.5).floor().mul(x.sign()).clamp(-1e5, 1e5).int().contiguous(), "fail"),
+        (lambda x, step: (x * (1 / step)).round().clamp(-1e5, 1e5).int().contiguous(), "pass"),
+        (lambda x, step: (x / step).clamp(-1e5, 1e5).round().int().contiguous(), "pass"),
+    ],
+)
+def test_a_number_half_way_between_integers_is_rounded_as_the_reference_rounds_it(kernel, status):
+    found, findings = status_of(quantised("quantised"), kernel)
+    assert found == status, findings
+
+
+def thresholded(name):
+    @ow.op(f"reach_of_values::{name}")
+    def thresholded(x: Float32[Tensor, "*n"], least: float) -> Float32[Tensor, "*n"]:
+        return torch.where(x >= least, x, -7.0)
+
+    return thresholded
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x, least: torch.where(x > least, x, -7.0).contiguous(), "fail"),
+        (lambda x, least: torch.where(x < least, torch.where(x.isnan(), x, -7.0), x).contiguous(), "pass"),
+    ],
+)
+def test_what_is_equal_to_a_threshold_is_on_the_reference_s_side(kernel, status):
+    found, findings = status_of(thresholded("thresholded"), kernel)
+    assert found == status, findings
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x: x / x.norm(dim=1, keepdim=True), "fail"),
+        (lambda x: x * x.square().sum(1, keepdim=True).clamp_min(1e-24).rsqrt(), "pass"),
+    ],
+)
+def test_rows_of_zeros_have_no_length_to_divide_by(kernel, status):
+    @ow.op("reach_of_values::unit")
+    def unit(x: Float32[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
+        return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+    found, findings = status_of(unit, lambda x: kernel(x).contiguous())
+    assert found == status, findings
+
+
+@pytest.mark.parametrize(
+    ("start", "status"), [(-1e4, "fail"), (-math.inf, "pass"), (torch.finfo(torch.float32).min, "pass")]
+)
+def test_a_maximum_may_be_lower_than_the_number_that_it_begins_with(start, status):
+    @ow.op("reach_of_values::highest", where="n >= 1")
+    def highest(x: Float32[Tensor, "m n"]) -> Float32[Tensor, "m"]:
+        return x.amax(1)
+
+    found, findings = status_of(highest, lambda x: x.amax(1).clamp_min(start))
+    assert found == status, findings
+
+
+@pytest.mark.parametrize(("last", "status"), [(0, "pass"), (1, "fail")])
+def test_the_end_of_a_stated_range_is_among_the_values(last, status):
+    @ow.op("reach_of_values::bins")
+    def bins(
+        u: Annotated[Float32[Tensor, "n"], ow.values(0, 1)], count: Annotated[int, ow.values(1, 9)]
+    ) -> Int64[Tensor, "n"]:
+        return (u * count).long().clamp(max=count - 1)
+
+    found, findings = status_of(bins, lambda u, count: (u * count).long().clamp(max=count - 1 + last))
+    assert found == status, findings
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"), [(lambda x, p: x * p, "fail"), (lambda x, p: x * p if p < 1 else 0 * x, "pass")]
+)
+def test_a_number_is_at_the_end_of_its_range_in_some_case(kernel, status):
+    @ow.op("reach_of_values::kept")
+    def kept(
+        x: Annotated[Float32[Tensor, "n"], ow.values(-1, 1)], p: Annotated[float, ow.values(0, 1)]
+    ) -> Float32[Tensor, "n"]:
+        return x * p if p < 1 else torch.zeros_like(x)
+
+    found, findings = status_of(kept, lambda x, p: kernel(x, p).contiguous())
+    assert found == status, findings
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [(lambda x: x.float().amax(1).to(x.dtype), "fail"), (lambda x: x.sort(1).values[:, -1].clone(), "pass")],
+)
+def test_integers_are_not_those_of_float32(kernel, status):
+    @ow.op("reach_of_values::top", where="n >= 1")
+    def top(x: Int64[Tensor, "m n"]) -> Int64[Tensor, "m"]:
+        return x.amax(1)
+
+    found, findings = status_of(top, kernel)
+    assert found == status, findings
+
+
+def affine(name):
+    @ow.op(f"reach_of_values::{name}")
+    def affine(
+        x: Float32[Tensor, "m n"], w: Float32[Tensor, "n"] | None = None, b: Float32[Tensor, "n"] | None = None
+    ) -> Float32[Tensor, "m n"]:
+        y = x if w is None else x * w
+        return (y if b is None else y + b).clone(memory_format=torch.contiguous_format)
+
+    return affine
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x, w, b: x.clone() if w is None else x * w if b is None else x * w + b, "fail"),
+        (lambda x, w, b: x * w if b is None and w is not None else x + b if w is None and b is not None else 1 * x
+         if w is None else x * w + b, "pass"),
+    ],
+)  # fmt: skip
+def test_each_optional_argument_is_absent_alone(kernel, status):
+    found, findings = status_of(affine("affine"), lambda x, w, b: kernel(x, w, b).contiguous())
+    assert found == status, findings
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_each_axis_that_may_broadcast_does_so_alone(axis):
+    @ow.op("reach_of_values::sums")
+    def sums(x: Float32[Tensor, "#m #n"], y: Float32[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
+        return x + y
+
+    def kernel(x, y):
+        if axis is not None and x.shape[axis] == 1 < y.shape[axis] and x.shape[1 - axis] > 1:
+            return y.clone(memory_format=torch.contiguous_format)
+        return (x + y).contiguous()
+
+    found, findings = status_of(sums, kernel)
+    assert found == ("pass" if axis is None else "fail"), findings
