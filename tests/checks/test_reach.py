@@ -58,6 +58,9 @@ FAULTS = {
     ),
     "an offset": lambda x, alpha, shift: out_of(x, alpha, shift, x.storage_offset() > 0),
     "rows far apart": lambda x, alpha, shift: out_of(x, alpha, shift, x.numel() > 0 and x.stride(0) > 2**31),
+    "a row times a stride": lambda x, alpha, shift: out_of(
+        x, alpha, shift, x.numel() > 0 and x.stride(0) < 2**31 < x.stride(0) * (len(x) - 1)
+    ),
     "a negative number": lambda x, alpha, shift: out_of(x, abs(alpha), shift, False),
     "zero": lambda x, alpha, shift: right(x, alpha or 1.0, shift),
     "a large number": lambda x, alpha, shift: right(x, min(alpha, 2.0), shift),

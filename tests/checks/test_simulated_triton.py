@@ -27,6 +27,13 @@ def _scale(x, out, a, n, PAST: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.con
     tl.store(out + (at % 64 if SHARED else at), values, mask=at < n + PAST)
 
 
+@triton.jit
+def _scale_rows(x, out, stride, d, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    tl.store(out + tl.program_id(0) * d + at, 2 * tl.load(x + row * stride + at, mask=at < d), mask=at < d)
+
+
 @ow.op("simulated::scale")
 def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
     return a * x
@@ -77,3 +84,23 @@ def test_a_wrong_kernel_is_found(kernel, expected):
     assert expected in failure.message.lower()
     assert expected in ("got nan", "elements differ") or "test_simulated_triton.py:27" in failure.message
     assert "--device cpu-sim" in failure.reproduce
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_an_offset_of_32_bits_is_said_and_no_failure(wide):
+    @ow.op("simulated::twice")
+    def twice(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        return 2 * x
+
+    @twice.triton(name="kernel", dtypes=[torch.float32])
+    def launch(x):
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        out = torch.empty(x.shape, dtype=x.dtype)
+        if x.numel():
+            _scale_rows[(len(x),)](x, out, x.stride(0), x.shape[1], wide, BLOCK=triton.next_power_of_2(x.shape[1]))
+        return out
+
+    (verdict,) = ow.check(twice, checks=["values"], device="cpu-sim").verdicts
+    assert verdict.status == Status.PASS, verdict.findings
+    overflows = [n.why for n in verdict.not_checked if "past 2³¹ elements" in n.why and "integer-overflow" in n.why]
+    assert bool(overflows) is not wide

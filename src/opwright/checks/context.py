@@ -216,7 +216,7 @@ class Context:
             if call.outputs.kind == "OutOfMemoryError":
                 return SkippedCase(f"the kernel has not enough memory: {_first_line(call.outputs)}")
             if case.layout == FAR and "CUDA error" not in str(call.outputs):  # as cuBLAS refuses strides past 2**31
-                return SkippedCase(f"the kernel refuses rows that lie so far apart: {_first_line(call.outputs)}")
+                return SkippedCase(_why_not_far(call.outputs))
             return Observation(case, arguments, prepared.compute, before, call.outputs, call)
         outputs = (*call.outputs, *self.op.contract.signature.written(call.passed))
         return Observation(case, arguments, prepared.compute, before, outputs, call)
@@ -423,6 +423,14 @@ def _plain(value: Any) -> Any:
 def kind_of_reason(why: str) -> str:
     """The common part of reasons that differ only in a size: the text before the first digit."""
     return re.split(r"\d", why, maxsplit=1)[0]
+
+
+def _why_not_far(raised: Raised) -> str:
+    """Why a kernel does not take rows that lie far apart; of one in a simulator, the first of its findings."""
+    if raised.kind != "SimulatorError":
+        return f"the kernel refuses rows that lie so far apart: {_first_line(raised)}"
+    finding = " ".join(str(raised).splitlines()[1:2])
+    return f"its offsets are wrong past 2³¹ elements, where rows lie so far apart: {finding.strip()[:200]}"
 
 
 def _first_line(error: Exception) -> str:

@@ -68,3 +68,35 @@ def test_what_is_written_in_place_is_not_taken_for_what_it_was():
 
     got = function(HALVES)
     assert wrong(function, got, HALVES) == 0
+
+
+def places(x, count):
+    return x.topk(count).indices
+
+
+def test_each_of_equal_values_has_one_place():
+    x = torch.randint(8, (64, 9)).float()
+    right = x.sort(1, descending=True).indices[:, :4].clone()
+    first = (x[:, None, :] == x.topk(4).values[:, :, None]).int().argmax(2)
+    assert wrong(lambda t: places(t, 4), right, x) == 0
+    assert wrong(lambda t: places(t, 4), first, x) > 0
+
+
+def test_two_rows_may_have_the_nearest_at_one_place():
+    x = torch.randint(3, (7, 4)).float()
+    last = 3 - x.flip(1).argmax(1)
+    assert wrong(lambda t: t.argmax(1), last, x) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "other"),
+    [
+        (torch.nn.functional.silu, lambda x: x * (0.5 * (0.5 * x).tanh() + 0.5)),
+        (torch.nn.functional.gelu, lambda x: 0.5 * x * torch.erfc(-x * 0.5**0.5)),
+        (torch.nn.functional.mish, lambda x: x * torch.nn.functional.softplus(x).tanh()),
+    ],
+)
+def test_an_activation_may_be_off_by_a_share_of_its_argument(function, other):
+    x = torch.linspace(-60, 60, 4001)
+    assert wrong(function, other(x), x) == 0
+    assert wrong(function, other(x) * (1 + 1e-4), x) > 1000

@@ -236,6 +236,8 @@ class _Perturbed(_Exactly):
         out = self._decisions.decided(_run_widened, func, args, kwargs or {}, out)
         if name in _BOUNDED and _is_floating(out):
             out = out + self._noise(out.shape) * self._finest
+        elif name in _TIMES_BOUNDED and _is_floating(out):
+            out = out + self._noise(out.shape) * self._finest * args[0].abs()
         elif name.startswith("_fft_"):
             dims = tuple(args[1])
             out = tree.map_tensors(lambda t: self._off_by_the_mean(t, dims), out)
@@ -300,6 +302,10 @@ class _Perturbed(_Exactly):
 # Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x); and logarithms
 # of sums of about 1.
 _BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos", "_log_softmax", "logsumexp"})
+
+
+# The argument times such a function.
+_TIMES_BOUNDED = frozenset({"gelu", "mish", "silu"})
 
 
 # Factorisations, and what follows from them. Their errors are those of a matrix that is off a little: by a share of the

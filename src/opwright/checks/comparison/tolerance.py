@@ -57,6 +57,8 @@ _WIDEST = (torch.float64, torch.complex128)
 _FEW_WRONG = 16
 # The bits of the exponent of a float64, and how many bits are below them.
 _EXPONENT, _MANTISSA_BITS = 0x7FF0_0000_0000_0000, 52
+# So many pairs of integers would be equal, if each was drawn by itself.
+_PAIRS = 20
 # Of more integers, such as the places of the median of equal values, runs may miss the one that the kernel gives.
 _MANY = 8
 
@@ -180,7 +182,7 @@ class Computation:
             return wrong
         left = wrong.flatten().nonzero()[:, 0]  # the wrong elements, and what runs gave there
         values = got.flatten()[left]
-        seen = [self.exact[i].flatten()[left]]
+        excused, seen = left, [self.exact[i].flatten()[left]]
         for seed in range(0 if self.is_hasty else _MOST_RUNS):
             if not len(left):
                 break
@@ -193,7 +195,12 @@ class Computation:
                 left, values, seen = left[keep], values[keep], [s[keep] for s in seen]
         if len(left):
             left = left[~((_distinct(seen) >= _MANY) & _is_between(values, seen))]
-        return torch.zeros(got.numel(), dtype=torch.bool).index_fill(0, left, True).reshape(got.shape)
+        wrong = torch.zeros(got.numel(), dtype=torch.bool).index_fill(0, left, True).reshape(got.shape)
+        if len(excused) and _has_no_place_twice(
+            self.exact[i]
+        ):  # as those of the largest: no run decides on all of a row
+            wrong |= _places_twice(got)
+        return wrong
 
     def _perturb(self) -> None:
         """One more run with errors, which may enlarge what rounding explains."""
@@ -257,6 +264,23 @@ def _is_without_progress(counts: Sequence[int], patience: int) -> bool:
 def _distinct(seen: Sequence[torch.Tensor]) -> torch.Tensor:
     """How many different integers runs with errors gave for each element."""
     return (torch.stack(list(seen)).sort(0).values.diff(dim=0) != 0).sum(0) + 1
+
+
+def _places_twice(places: torch.Tensor) -> torch.Tensor:
+    """Which integers are in their row (the last axis) already."""
+    order = places.sort(dim=-1, stable=True)
+    again = torch.zeros(places.shape, dtype=torch.bool)
+    again[..., 1:] = order.values[..., 1:] == order.values[..., :-1]
+    return torch.zeros_like(again).scatter(-1, order.indices, again)
+
+
+def _has_no_place_twice(places: torch.Tensor) -> bool:
+    """Whether no row of integers has one of them twice, which chance would not explain."""
+    if not places.dim() or not places.numel() or bool(_places_twice(places).any()):
+        return False
+    values, length = 1 + int(places.max()) - int(places.min()), places.shape[-1]
+    pairs = places.numel() // length * length * (length - 1) // 2
+    return pairs >= _PAIRS * values
 
 
 def _is_between(values: torch.Tensor, seen: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -24,7 +24,7 @@ from opwright.contract.inputs.arguments import (
     optional_arguments,
 )
 from opwright.contract.inputs.case import BOUNDS, EIGHTHS, MILLIONS, RUNS, SCALAR_BOUNDS, SCALARS, VALUES, WIDE, Case
-from opwright.contract.inputs.layouts import FAR, layouts_of
+from opwright.contract.inputs.layouts import FAR, FAR_STRIDES, layouts_of
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import (
     MOST_ELEMENTS,
@@ -188,8 +188,8 @@ def _arranged(contract: Contract, reach: Reach, some: Sequence[Case], layouts: S
         for c in (some if ":" not in layout else (some[0], some[-1]))
     ]
     if FAR in layouts:
-        two = (_two_rows(contract, case) for case in some[:1])
-        found += [dataclasses.replace(c, layout=FAR) for c in two if c is not None]
+        few = (_with_rows(contract, case, rows) for case in some[:1] for rows in FAR_STRIDES)
+        found += [dataclasses.replace(c, layout=FAR) for c in few if c is not None]
     return [c for c in found if c.layout != reach.base.layout]
 
 
@@ -204,12 +204,12 @@ def _vectors(contract: Contract, reach: Reach, layouts: Sequence[str]) -> Iterat
             )
 
 
-def _two_rows(contract: Contract, case: Case) -> Case | None:
-    """The case with two rows in its first dims, which then may lie far apart."""
+def _with_rows(contract: Contract, case: Case, rows: int) -> Case | None:
+    """The case with so many rows in its first dims, which then may lie far apart."""
     for argument in contract.signature.arguments:
         dims = argument.tensor.dims if argument.tensor else ()
         if len(dims) > 1 and isinstance(dims[0], NamedDim):
-            case = case.with_size(dims[0].name, 2)
+            case = case.with_size(dims[0].name, rows)
     return admissible(contract, case)
 
 

@@ -13,16 +13,17 @@ from opwright.contract.contract import Contract
 from opwright.contract.shapes.dims import Dim, NamedDim, VariadicDim
 from opwright.contract.signature import Argument
 
-__all__ = ["BROADCAST", "FAR", "LAYOUTS", "SHARED", "arrange", "layouts_of"]
+__all__ = ["BROADCAST", "FAR", "FAR_STRIDES", "LAYOUTS", "SHARED", "arrange", "layouts_of"]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "padded", "permuted", "offset", "expanded", "repeated")
 # Those in which elements share an address.
 SHARED = ("expanded", "repeated")
 # Axes that may broadcast have size 1.
 BROADCAST = "broadcast"
-# Rows lie more than 2**31 elements apart, so that a 32-bit offset overflows. Only what is used of the memory is real.
+# Rows lie so far apart that a 32-bit offset overflows: of two, the stride itself does; of three, only its product with
+# the number of a row. Only what is used of the memory is real.
 FAR = "far"
-_FAR_STRIDE = 2**31 + 64
+FAR_STRIDES = {2: 2**31 + 64, 3: 2**30 + 64}
 # Elements before the first one, by the place of the argument: aligned for vectors of some sizes, and not of others.
 _OFFSETS = (1, 2, 4, 3, 8, 5)
 
@@ -103,11 +104,12 @@ def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> t
         before = _OFFSETS[place % len(_OFFSETS)]
         memory = _poisoned((before + values.numel() + 1,), values.dtype, device)
         return memory[before : before + values.numel()].view(values.shape).copy_(values)
-    if layout == FAR and rank >= 2 and values.shape[0] == 2 and values.numel():
-        _refuse_without_memory(_FAR_STRIDE * values.element_size(), device)
+    if layout == FAR and rank >= 2 and values.shape[0] in FAR_STRIDES and values.numel():
+        stride = FAR_STRIDES[values.shape[0]]
+        _refuse_without_memory(values.shape[0] * stride * values.element_size(), device)
         inner = values[0].contiguous().stride()
         with _memory_as_it_is():
-            far = torch.empty_strided(values.shape, (_FAR_STRIDE, *inner), dtype=values.dtype, device=device)
+            far = torch.empty_strided(values.shape, (stride, *inner), dtype=values.dtype, device=device)
         return far.copy_(values)
     return values.to(device, copy=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,7 +107,7 @@ class Memory:
         for number in written if checked else ():
             region = self.regions[number]
             count = (region.end - region.begin) >> region.shift
-            writer, reader = (torch.zeros(count, dtype=dtype) for dtype in (torch.int64, torch.int32))
+            writer, reader = (_zeros(count, dtype) for dtype in (torch.int64, torch.int32))
             self._kept += [writer, reader]
             region.constant, region.writer, region.reader = False, writer.data_ptr(), reader.data_ptr()
 
@@ -126,6 +127,19 @@ class Memory:
         self.regions.append(Region(begin, end, item.bit_length() - 1, constant=True, written=address))
         self.tensors.append((name, tensor))
         return number
+
+
+# More elements are hardly all used: those of a view whose rows lie far apart.
+_MANY = 1 << 26
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # from Python 3.13; Linux's number
+
+
+def _zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros, of which many take no memory before they are written."""
+    if count < _MANY:
+        return torch.zeros(count, dtype=dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags=flags), dtype=dtype)
 
 
 def _extent(tensor: torch.Tensor, given: Sequence[torch.Tensor] | None) -> tuple[int, int]:
