@@ -206,3 +206,15 @@ def test_each_axis_that_may_broadcast_does_so_alone(axis):
 
     found, findings = status_of(sums, kernel)
     assert found == ("pass" if axis is None else "fail"), findings
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_is_equal_to_a_number_of_a_stated_range(right):
+    @ow.op("reach_of_values::bucket")
+    def bucket(
+        x: Float32[Tensor, "n"], edges: Annotated[Float32[Tensor, "k"], ow.values(-2, 2, sorted=True)]
+    ) -> Int64[Tensor, "n"]:
+        return torch.bucketize(x, edges, right=True)
+
+    found, findings = status_of(bucket, lambda x, edges: torch.bucketize(x, edges, right=right))
+    assert found == ("pass" if right else "fail"), findings

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -259,3 +259,35 @@ def test_a_gradient_that_depends_on_nothing_needs_no_graph(namespace):
 
     with_backward(total, lambda x, y: (x + y).contiguous(), lambda ctx, g: (g, g))
     assert verdict_of(total, "gradients", NAME).status == "pass"
+
+
+def scaled_rows(name, wrong):
+    @ow.op(f"uses::{name}")
+    def scaled_rows(
+        x: Float32[Tensor, "m n"], w: Float32[Tensor, "#m #n"], b: Float32[Tensor, "n"] | None = None
+    ) -> Float32[Tensor, "m n"]:
+        return x * w if b is None else x * w + b
+
+    scaled_rows.python(lambda x, w, b: (x * w if b is None else x * w + b).contiguous(), name="kernel")
+
+    def setup(ctx, inputs, output):
+        x, w, b = inputs
+        ctx.save_for_backward(x, w)
+        ctx.has_bias = b is not None
+
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        of_w = (g * x).sum_to_size(w.shape)
+        if wrong == "broadcast" and w.shape[1] == 1 < x.shape[1]:
+            of_w = (g * x)[:, :1].sum_to_size(w.shape)
+        of_b = g.sum(1 if wrong == "square" and len(x) == x.shape[1] else 0) if ctx.has_bias else None
+        return 2 * g * w if wrong == "absent" and not ctx.has_bias else g * w, of_w, of_b
+
+    scaled_rows.register_autograd(backward, setup_context=setup)
+    return scaled_rows
+
+
+@pytest.mark.parametrize("wrong", ["", "square", "broadcast", "absent"])
+def test_gradients_of_squares_of_what_broadcasts_and_without_optional_arguments(wrong):
+    (verdict,) = ow.check(scaled_rows(f"rows_{wrong}", wrong), checks=["gradients"], kernels=["kernel"]).verdicts
+    assert verdict.status == ("fail" if wrong else "pass"), verdict.findings

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from opwright.checks.context import Context
 from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.layouts import BROADCAST
 from opwright.contract.inputs.sizes import elements
 
-__all__ = ["large_cases", "long_cases", "typical_cases"]
+__all__ = ["large_cases", "long_cases", "typical_cases", "with_other_shapes"]
 
 # The maximum number of elements in a typical case, and in a dim of one that is not long.
 _MODERATE, _LONG = 4096, 2048
@@ -57,6 +58,18 @@ def long_cases(context: Context) -> list[Case]:
                 if _length(size) > max(_LONG, _length(dict(found[name].sizes)[name]) if name in found else 0):
                     found[name] = case
     return [case for case in dict.fromkeys(found.values()) if context.ran(case)]
+
+
+def with_other_shapes(context: Context) -> list[Case]:
+    """In the first dtype: a case whose dims are all alike, those without optional arguments, those that broadcast."""
+    plain = [c for c in context.cases if c.is_plain and c.sample is None and _is_first_dtype(context, c)]
+    square = [c for c in plain if c.layout == "contiguous" and len(_lengths(c)) > 1 and len(set(_lengths(c))) == 1]
+    without = [c for c in plain if c.absent or c.without]
+    return [*square[-1:], *without, *(c for c in plain if c.layout.partition(":")[0] == BROADCAST)]
+
+
+def _lengths(case: Case) -> tuple[int, ...]:
+    return tuple(n for _, size in case.sizes for n in (size if isinstance(size, tuple) else (size,)))
 
 
 def _is_first_dtype(context: Context, case: Case) -> bool:

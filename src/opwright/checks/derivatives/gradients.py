@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases
+from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases, with_other_shapes
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import Doubt, derivative_of
@@ -134,6 +134,8 @@ def _passes(context: Context) -> Iterator[_Pass]:
         same = [case for case in _typical(context) if chosen and case.dtypes == chosen[0].dtypes]
         for case in same[len(same) // 2 :][:1]:
             yield from (_Pass(case, values=values) for values in values_with_kinks(context, case))
+        further = differentiable_cases(context, with_other_shapes(context))
+        yield from (_Pass(case) for case in further if case not in chosen)
 
 
 def _partial_passes(context: Context, case: Case) -> Iterator[_Pass]:

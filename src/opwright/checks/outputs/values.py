@@ -11,11 +11,13 @@ import torch
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.statistics import ERROR_RATE
 from opwright.checks.comparison.tolerance import ErrorSizes, describe_difference
+from opwright.checks.comparison.truncation import are_cut_off
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import NotATensor
 from opwright.checks.observation import Observation, to_cpu
 from opwright.checks.outputs.random_values import difference_of_distributions, not_repeatable, sampled_cases
+from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import BOUNDS, EIGHTHS, SMALL, WIDE
 from opwright.results import Finding, NotChecked, Status
 
@@ -124,6 +126,9 @@ def find_error(
             wrong = wrong & expected.isfinite()
         if wrong.any():
             return name + describe_difference(got, expected, wrong)
+        exact = run.reference.exact[i]
+        if run.case.is_plain and are_cut_off(got, exact) and not are_cut_off(expected, exact):
+            return f"{name}results are cut off, not rounded to the nearest {short(got.dtype)}: all are off towards zero"
     return None
 
 

@@ -62,6 +62,8 @@ def draw(
     drawn = _draw_each(shape, dtype, chosen, generator)
     if unstated == BOUNDS:
         drawn = _with_bounds(drawn, chosen, generator)
+    if unstated == EIGHTHS and drawn.is_floating_point() and drawn.element_size() > 1:
+        drawn = _in_eighths(drawn, chosen)
     if chosen.also and drawn.numel():
         instead = torch.tensor(chosen.also, dtype=dtype)
         picked = torch.rand(shape, generator=generator) < 0.25
@@ -275,6 +277,13 @@ def _small(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator)
     if normal.dim() > 1:
         size = size.masked_fill(torch.rand(shape, generator=generator) < 0.25, 0)
     return (normal * size + 0.0).to(dtype)
+
+
+def _in_eighths(drawn: torch.Tensor, chosen: Values) -> torch.Tensor:
+    """Numbers of a stated range, of which those are multiples of 1/8 that have one near them in the range."""
+    low, high = draw_range(chosen, -math.inf, math.inf)
+    rounded = drawn.mul(8).round().div(8) + 0.0
+    return torch.where((rounded >= low) & (rounded <= high), rounded, drawn)
 
 
 _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torch.Tensor]] = {
