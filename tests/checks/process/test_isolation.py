@@ -144,6 +144,30 @@ def test_the_files_of_new_modules_are_looked_up(tmp_path, monkeypatch):
     assert inspect.modulesbyfile[file] == "looked_up_once"
 
 
+def test_a_module_that_freezes_torchs_settings(tmp_path, monkeypatch):
+    """As importing ``torch.testing._internal.common_utils`` does."""
+    (tmp_path / "frozen_settings.py").write_text(
+        textwrap.dedent("""
+            import torch, opwright as ow
+            from jaxtyping import Float
+            from torch import Tensor
+
+            torch.backends.disable_global_flags()
+
+            @ow.op("isolation::frozen")
+            def frozen(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+                return 2 * x
+
+            frozen.python(lambda x: x + x, name="right")
+            frozen.python(lambda x: x * x, name="wrong")
+        """)
+    )
+    monkeypatch.chdir(tmp_path)
+    report = ow.check("frozen_settings.py", checks=["values", "global state"])
+    assert {v.kernel: str(v.status) for v in report} == {"right": "pass", "wrong": "fail"}
+    assert [f.check for v in report for f in v.failures] == ["values"]
+
+
 def test_what_a_crashing_kernel_printed_last_is_shown():
     twice = make("printed")
 

@@ -54,7 +54,8 @@ def prepare_torch() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     # By default, torch computes convolutions of float32 in TF32 on a GPU, and adds parts of products of float16 and
     # bfloat16 in these dtypes. A kernel that calls torch is judged by its own steps, not by these defaults.
-    torch.backends.cudnn.allow_tf32 = False
+    # A module of the user's may have frozen the attributes, as torch.testing._internal does.
+    torch.backends.cudnn.set_flags(_allow_tf32=False)
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
