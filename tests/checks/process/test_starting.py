@@ -17,6 +17,7 @@ from opwright.checks.process.starting import forget_ahead, start_ahead, started
 @contextlib.contextmanager
 def started_ahead() -> Iterator[starting.Started]:
     """No fixture, as pytest sets a variable between it and its test."""
+    forget_ahead()  # a command that ran in this process may have left one
     start_ahead()
     (one,) = starting._ahead
     try:
