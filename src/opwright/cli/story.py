@@ -86,7 +86,7 @@ _COMPARISONS = (
 
 
 _NEXT = (
-    ("opwright check opwright.gallery.trig", "two operators, every check"),
+    ("opwright check opwright.gallery.trig", "three operators, every check"),
     ("opwright bench opwright.gallery.trig:sin", "times, beside torch.compile and the machine’s limits"),
     ("opwright demo --all", "the whole gallery, every check: minutes"),
 )
