@@ -196,10 +196,8 @@ class Computation:
         if len(left):
             left = left[~((_distinct(seen) >= _MANY) & _is_between(values, seen))]
         wrong = torch.zeros(got.numel(), dtype=torch.bool).index_fill(0, left, True).reshape(got.shape)
-        if len(excused) and _has_no_place_twice(
-            self.exact[i]
-        ):  # as those of the largest: no run decides on all of a row
-            wrong |= _places_twice(got)
+        if len(excused) and _has_no_place_twice(self.exact[i]):
+            wrong |= _places_twice(got)  # as those of the largest: no run decides on all of a row
         return wrong
 
     def _perturb(self) -> None:

@@ -12,8 +12,8 @@
 #define __managed__
 #define __grid_constant__
 // A block runs within one OS thread, so storage of that thread is storage of the block. Dynamic shared memory
-// (`extern __shared__`) is rewritten before compiling; see rewriting.py. Arrays begin at multiples of 16 bytes, as they
-// do on a GPU: published kernels read them as vectors.
+// (`extern __shared__`) is rewritten before compiling; see rewriting.py. Arrays begin at multiples of 16 bytes, on
+// which published kernels rely that read them as vectors; CUDA does not promise it for narrower types.
 #define __shared__ static thread_local __attribute__((aligned(16)))
 #define __forceinline__ __attribute__((always_inline))  // not inline as well: sources write both
 #define __align__(n) __attribute__((aligned(n)))
