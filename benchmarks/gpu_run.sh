@@ -19,7 +19,7 @@ tests() {
   grep -E '^(E  |FAILED|ERROR|skipped|=* ?[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | cut -c1-250 | tail -60
 }
 cuda() { timeout 120 python3 benchmarks/cuda_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -90; }
-calls() { timeout 250 python3 benchmarks/calls.py --rounds 3 ${BEFORE:+--before "$BEFORE"} --json "$out/calls.json" 2>&1 | tail -20; }
+calls() { timeout "${CALLS_LIMIT:-400}" python3 benchmarks/calls.py --rounds "${ROUNDS:-3}" ${BEFORE:+--before "$BEFORE"} --json "$out/calls.json" 2>&1 | tail -20; }
 graphs() { timeout 200 python3 benchmarks/cuda_graphs_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -40; }
 check() {
   timeout 150 python3 -m opwright check opwright.gallery.add --device cuda --json "$out/check-add.json" > "$out/check-add.log" 2>&1

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
         Status,
         Verdict,
     )
-    from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
+    from opwright.runtime.cuda_graphs.native_replay import CudaGraphed, cuda_graphed
     from opwright.runtime.kernel import Kernel
     from opwright.runtime.op import Op, explain, op
     from opwright.timing.calls import bench_calls
@@ -120,7 +120,7 @@ _NAMES_OF = {
         "OtherThread", "Part", "PeakMemory", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange",
         "Status", "Verdict",
     ],
-    "opwright.runtime.cuda_graphs.graphed": ["CudaGraphed", "cuda_graphed"],
+    "opwright.runtime.cuda_graphs.native_replay": ["CudaGraphed", "cuda_graphed"],
     "opwright.runtime.kernel": ["Kernel"],
     "opwright.runtime.op": ["Op", "explain", "op"],
     "opwright.planted.run": ["selftest"],

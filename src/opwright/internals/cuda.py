@@ -13,8 +13,8 @@ import torch
 from opwright.internals.lookup import find
 
 __all__ = [
-    "COUNTS_HOLDERS", "backward_may_run_again", "current_device", "current_stream", "gpus_counted_by_nvml",
-    "holders_of", "keep_gpu_busy", "may_use_gpus",
+    "COUNTS_HOLDERS", "backward_may_run_again", "clear_cublas_workspaces", "current_device", "current_stream",
+    "gpus_counted_by_nvml", "holders_of", "keep_gpu_busy", "may_use_gpus",
 ]  # fmt: skip
 
 
@@ -38,6 +38,15 @@ def keep_gpu_busy(cycles: int) -> None:
     square = torch.ones(2048, 2048, device="cuda")
     for _ in range(1 + cycles // 500_000):  # a product of this size takes some 300 µs
         square = square @ square
+
+
+_clear_workspaces: Any = find("clear_cublas_workspaces")
+
+
+def clear_cublas_workspaces() -> None:
+    """Give back the memory that torch keeps for cuBLAS; the next product on a stream allocates it anew."""
+    if _clear_workspaces is not None:
+        _clear_workspaces()
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------

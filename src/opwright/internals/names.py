@@ -269,6 +269,12 @@ INTERNALS: tuple[Internal, ...] = (
         "whether a fork may use a GPU",
         "each worker of a check imports Inductor itself",
     ),
+    Internal(
+        "clear_cublas_workspaces",
+        "torch._C._cuda_clearCublasWorkspaces",
+        "freeing cuBLAS's memory before a capture",
+        "a CUDA graph may use memory of cuBLAS that others free",
+    ),
     Internal("gpu_sleep", "torch.cuda._sleep", "keeping a GPU busy", "matrix products keep it busy"),
     Internal(
         "storage_holders",

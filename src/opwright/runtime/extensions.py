@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opwright.backends.build_tools import build_tools
+from opwright.backends.native.graph_step import graph_steps
 from opwright.backends.native.tracked_call import tracked_calls
 from opwright.runtime.call.native_guards import guarded_calls
 
@@ -18,3 +19,4 @@ def load_extensions(*, build: bool) -> None:
     """
     guarded_calls.load(build_tools(), build=build)
     tracked_calls.load(build_tools(), build=build)
+    graph_steps.load(build_tools(), build=build)

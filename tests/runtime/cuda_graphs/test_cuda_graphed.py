@@ -1,5 +1,5 @@
 """``ow.cuda_graphed`` on a GPU, and without one: there, a stand-in for a graph records torch's operations and runs them
-again on the same memory."""
+again on the same memory. Each replays in Python and in native code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import copy
 import gc
 import re
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright as ow
 from opwright import tree
-from opwright.runtime.cuda_graphs import graphed, step
+from opwright.backends.build_tools import build_tools
+from opwright.backends.native import graph_step
+from opwright.backends.native.background import Background
+from opwright.backends.native.graph_step import graph_steps
+from opwright.runtime.cuda_graphs import graphed, native_replay, replay, step
 
 
 class Recorder(TorchDispatchMode):
@@ -37,8 +42,10 @@ class Recorder(TorchDispatchMode):
 class RecordedGraph:
     """In the place of a CUDA graph. Like one, it leaves nothing behind when it is captured."""
 
+    executable, copies = 0, ()
+
     def __init__(self, own, work, stream, beside=None):
-        self._own = own
+        self.own = own
         with torch.random.fork_rng([]), Recorder() as recorder:
             self.results = work()
         for tensor, before in reversed(recorder.before):
@@ -47,8 +54,12 @@ class RecordedGraph:
 
     def replay(self, given):
         with torch.no_grad():
-            for own, tensor in zip(self._own, given, strict=True):
+            for own, tensor in zip(self.own, given, strict=True):
                 own.data.copy_(tensor)
+        self.launch()
+
+    def launch(self):
+        with torch.no_grad():
             for function, args, kwargs, first in self._calls:
                 again = function(*args, **kwargs)
                 for old, new in zip(tree.tensors(first), tree.tensors(again), strict=True):
@@ -61,13 +72,35 @@ def nowhere(device):
         yield None
 
 
+def stand_in_for_graphs(monkeypatch):
+    monkeypatch.setattr(step, "Graph", RecordedGraph)
+    monkeypatch.setattr(step, "on_side_stream", nowhere)
+    monkeypatch.setattr(graphed, "needs_gpu", lambda name, tensors: None)
+
+
+def replay_in_python(monkeypatch):
+    monkeypatch.setattr(replay, "_see_free_step", lambda replayed: None)
+
+
+def replay_natively(monkeypatch):
+    graph_steps.load(build_tools())
+    assert graph_steps.loaded is not None
+    monkeypatch.setattr(replay, "_see_free_step", native_replay._FreeSteps())
+
+
+@pytest.fixture(
+    params=[replay_in_python, pytest.param(replay_natively, marks=pytest.mark.compiler)], ids=["python", "native"]
+)
+def way(request, monkeypatch):
+    """How steps are replayed."""
+    request.param(monkeypatch)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on(request, monkeypatch):
+def on(request, monkeypatch, way):
     """The device of tensors."""
     if request.param == "cpu":
-        monkeypatch.setattr(step, "Graph", RecordedGraph)
-        monkeypatch.setattr(step, "on_side_stream", nowhere)
-        monkeypatch.setattr(graphed, "needs_gpu", lambda name, tensors: None)
+        stand_in_for_graphs(monkeypatch)
     return request.param
 
 
@@ -288,7 +321,7 @@ def test_random_numbers_are_drawn_as_without_graphs(on):
 
 
 @pytest.mark.gpu
-def test_autocast_casts_in_each_replay():
+def test_autocast_casts_in_each_replay(way):
     linear = nn.Linear(8, 8).cuda()
     replayed = ow.cuda_graphed(linear)
     x = torch.randn(4, 8, device="cuda")
@@ -476,12 +509,71 @@ def test_hooks_on_registration_go_with_it():
     assert count() == before
 
 
+def test_a_backward_runs_after_its_graphs_were_reset_and_then_nothing_is_left(on):
+    module = net(on)
+    replayed = ow.cuda_graphed(module)
+    x = inputs(on)
+    y = replayed(x)
+    memory = weakref.ref(replayed._kinds[0].steps[0].step.outputs[0])
+    replayed.reset()
+    assert_equal(torch.autograd.grad(y.sum(), x), torch.autograd.grad(module(x).sum(), x))
+    del y
+    gc.collect()
+    assert memory() is None
+
+
+@pytest.mark.filterwarnings("ignore")  # anomaly mode warns of itself
+def test_anomaly_mode_finds_the_call_that_gave_nan(on):
+    def root(x):
+        return x.sqrt()
+
+    replayed = ow.cuda_graphed(root)
+    x = inputs(on)
+    replayed(x)
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
+        replayed(-x.detach().abs().requires_grad_()).sum().backward()
+
+
+@pytest.mark.compiler
+def test_a_step_is_replayed_natively_once_that_is_built(monkeypatch):
+    stand_in_for_graphs(monkeypatch)
+    background = Background(graph_step.load_graph_steps, after=3)
+    monkeypatch.setattr(native_replay, "graph_steps", background)
+    monkeypatch.setattr(replay, "_see_free_step", native_replay._FreeSteps())
+    module = net("cpu")
+    replayed = ow.cuda_graphed(module)
+    x = inputs("cpu")
+    expected = gradients(module, x, module.parameters())
+    for calls in range(1, 6):
+        assert_equal(gradients(replayed, x, module.parameters()), expected)
+        if calls == 3:
+            assert background.thread is not None
+            background.thread.join()
+        (kind,) = replayed._kinds
+        assert [each.is_native for each in kind.steps] == [calls > 3]
+
+
+def test_without_a_compiler_python_replays(monkeypatch):
+    stand_in_for_graphs(monkeypatch)
+    background = Background(lambda tools, build: None, after=1)
+    monkeypatch.setattr(native_replay, "graph_steps", background)
+    monkeypatch.setattr(replay, "_see_free_step", native_replay._FreeSteps())
+    module = net("cpu")
+    replayed = ow.cuda_graphed(module)
+    for _ in range(3):
+        x = inputs("cpu")
+        assert_equal(gradients(replayed, x, module.parameters()), gradients(module, x, module.parameters()))
+        assert background.thread is not None
+        background.thread.join()
+    assert not replayed._kinds[0].steps[0].is_native
+
+
 @pytest.mark.parametrize("missing", ["holders", "guards", "retained"])
 def test_without_torchs_private_names_results_are_the_same(missing, on, monkeypatch):
     from opwright.internals import cuda, guards
 
     if missing == "holders":
-        monkeypatch.setattr(step, "COUNTS_HOLDERS", False)
+        monkeypatch.setattr(replay, "COUNTS_HOLDERS", False)
     elif missing == "guards":
         monkeypatch.setattr(guards, "_guards", None)
     else:
@@ -509,7 +601,7 @@ def test_torch_compile_takes_the_function(on):
 
 
 @pytest.mark.gpu
-def test_a_call_is_one_launch_each_way():
+def test_a_call_is_one_launch_each_way(way):
     module = net("cuda")
     replayed = ow.cuda_graphed(module)
     given = [inputs("cuda") for _ in range(2)]
@@ -524,7 +616,7 @@ def test_a_call_is_one_launch_each_way():
 
 
 @pytest.mark.gpu
-def test_what_cannot_be_captured_says_why_and_leaves_torch_as_it_was():
+def test_what_cannot_be_captured_says_why_and_leaves_torch_as_it_was(way):
     def waits(x):
         return x * (2 if x.sum().item() > 0 else 1)
 
@@ -539,7 +631,7 @@ def test_what_cannot_be_captured_says_why_and_leaves_torch_as_it_was():
 
 
 @pytest.mark.gpu
-def test_within_another_capture_it_is_the_function():
+def test_within_another_capture_it_is_the_function(way):
     module = net("cuda")
     replayed = ow.cuda_graphed(module)
     x = inputs("cuda", requires_grad=False)
@@ -556,7 +648,7 @@ def test_within_another_capture_it_is_the_function():
 
 
 @pytest.mark.gpu
-def test_other_streams_have_graphs_of_their_own():
+def test_other_streams_have_graphs_of_their_own(way):
     module = net("cuda")
     replayed = ow.cuda_graphed(module)
     x = inputs("cuda", requires_grad=False)
@@ -572,7 +664,7 @@ def test_other_streams_have_graphs_of_their_own():
 
 
 @pytest.mark.gpu
-def test_it_stays_on_the_tensors_gpu_whatever_the_current_one_is():
+def test_it_stays_on_the_tensors_gpu_whatever_the_current_one_is(way):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     for number in (0, 1):
@@ -583,3 +675,25 @@ def test_it_stays_on_the_tensors_gpu_whatever_the_current_one_is():
                 x = inputs(f"cuda:{number}")
                 both = [gradients(f, x, module.parameters()) for f in (replayed, module)]
                 assert_equal(*both)
+
+
+@pytest.mark.gpu
+def test_replays_use_no_memory_of_cublas_that_others_may_free(way):
+    module = nn.Sequential(*[layer for _ in range(2) for layer in (nn.Linear(512, 512), nn.GELU())]).cuda()
+    replayed = ow.cuda_graphed(module)
+    x = torch.randn(64, 512, device="cuda", requires_grad=True)
+
+    def both(function):
+        return gradients(function, x, module.parameters())
+
+    both(replayed)
+    torch._C._cuda_clearCublasWorkspaces()  # as torch.compile's CUDA graphs do
+    held = [torch.full((2**20,), 7.0, device="cuda") for _ in range(64)]
+    for _ in range(3):
+        torch.testing.assert_close(both(replayed), both(module), rtol=1e-4, atol=1e-4)
+    assert all((tensor == 7).all() for tensor in held), "the graphs wrote into memory of others"
+    del held
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    both(replayed)
+    torch.cuda.synchronize()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import key_parts
-from opwright.backends.native.tensor_access import LIBRARIES
+from opwright.backends.native.tensor_access import LIBRARIES, access_to_tensors, python_headers
 from opwright.cache import ArtifactKey
+from opwright.errors import CacheError, CompileError
 from opwright.machine import Compiler
 
-__all__ = ["Extension", "build_extension", "find_extension", "load_extension"]
+__all__ = ["Extension", "build_extension", "load_extension", "load_for_python"]
+
+Loaded = TypeVar("Loaded")
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -69,18 +73,33 @@ def build_extension(extension: Extension, compiler: Compiler, headers: Path, too
     return _library(folder)
 
 
-def find_extension(
-    extension: Extension, compiler: Compiler, headers: Path, tools: BuildTools, *, build: bool
-) -> Path | None:
-    """The extension's library from the cache; if it is not there, built, or None if it shall not be.
+def load_for_python(
+    extension: Extension,
+    tools: BuildTools,
+    loaded: Callable[[Path, tuple[int, int | None]], Loaded],
+    without: str,
+    *,
+    build: bool,
+) -> Loaded | None:
+    """An extension that reaches into Python's tensors.
 
-    Raises:
-        CompileError, CacheError: it cannot be built or kept.
+    Args:
+        loaded: takes the library and ``access_to_tensors``.
+        without: what is so without it, for the message about a failure.
+        build: whether it is built if it is not in the cache.
+
+    Returns:
+        None if it does not load, or is not in the cache and cannot or shall not be built.
     """
-    if build:
-        return build_extension(extension, compiler, headers, tools)
-    folder = tools.cache.find(_key(extension, compiler))
-    return _library(folder) if folder is not None else None
+    compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
+    if compiler is None or headers is None or access is None or not access[0]:
+        return None
+    try:
+        library = _find(extension, compiler, headers, tools, build=build)
+        return loaded(library, access) if library is not None else None
+    except (CompileError, CacheError, OSError) as error:
+        tools.notify(f"{without}: {error}")
+        return None
 
 
 def load_extension(library: Path, access: tuple[int, int | None]) -> ctypes.PyDLL:
@@ -90,6 +109,14 @@ def load_extension(library: Path, access: tuple[int, int | None]) -> ctypes.PyDL
     loaded.opwright_reach_tensors.restype = None
     loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
     return loaded
+
+
+def _find(extension: Extension, compiler: Compiler, headers: Path, tools: BuildTools, *, build: bool) -> Path | None:
+    """The extension's library from the cache; if it is not there, built, or None if it shall not be."""
+    if build:
+        return build_extension(extension, compiler, headers, tools)
+    folder = tools.cache.find(_key(extension, compiler))
+    return _library(folder) if folder is not None else None
 
 
 def _library(folder: Path) -> Path:

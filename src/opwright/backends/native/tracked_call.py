@@ -20,10 +20,8 @@ import torch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.names_in_code import Watched
 from opwright.backends.native.background import Background
-from opwright.backends.native.extension import Extension, find_extension, load_extension
+from opwright.backends.native.extension import Extension, load_extension, load_for_python
 from opwright.backends.native.tape import Tape
-from opwright.backends.native.tensor_access import access_to_tensors, python_headers
-from opwright.errors import CacheError, CompileError
 
 __all__ = ["TrackedCall", "TrackedCalls", "load_tracked_calls", "tracked_calls"]
 
@@ -110,15 +108,8 @@ def _numbers(call: TrackedCall) -> Iterator[int]:
 
 def load_tracked_calls(tools: BuildTools, build: bool = True) -> TrackedCalls | None:
     """The extension; None if it does not load, or is not in the cache and cannot or shall not be built."""
-    compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
-    if compiler is None or headers is None or access is None or not access[0]:
-        return None
-    try:
-        library = find_extension(_EXTENSION, compiler, headers, tools, build=build)
-        return TrackedCalls(library, access) if library is not None else None
-    except (CompileError, CacheError, OSError) as error:
-        tools.notify(f"autograd tracks calls in Python, which costs a few microseconds more: {error}")
-        return None
+    without = "autograd tracks calls in Python, which costs a few microseconds more"
+    return load_for_python(_EXTENSION, tools, TrackedCalls, without, build=build)
 
 
 tracked_calls = Background(load_tracked_calls)

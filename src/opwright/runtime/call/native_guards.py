@@ -17,9 +17,7 @@ from torch.autograd import forward_ad
 
 from opwright.backends.build_tools import BuildTools, build_tools
 from opwright.backends.native.background import Background
-from opwright.backends.native.extension import Extension, find_extension
-from opwright.backends.native.tensor_access import access_to_tensors, python_headers
-from opwright.errors import CacheError, CompileError
+from opwright.backends.native.extension import Extension, load_for_python
 from opwright.internals.dispatch import can_detect_interceptors
 from opwright.runtime.call.guard import Guard, holds_in_python
 
@@ -46,9 +44,9 @@ def take_calls_of(cls: type, owner: str = "") -> None:
 class GuardedCalls:
     """The loaded extension."""
 
-    def __init__(self, library: Path, offset: int) -> None:
+    def __init__(self, library: Path, access: tuple[int, int | None]) -> None:
         loaded = ctypes.PyDLL(str(library))
-        loaded.opwright_reach_tensors(ctypes.c_size_t(offset))
+        loaded.opwright_reach_tensors(ctypes.c_size_t(access[0]))
         self._make = loaded.opwright_guard
         self._make.restype = ctypes.py_object
         self._make.argtypes = [*[ctypes.c_long] * 2, *[ctypes.py_object] * 7]
@@ -85,17 +83,10 @@ def _split(pairs: tuple[tuple[int, Any], ...]) -> tuple[tuple[int, ...], tuple[A
 
 
 def _load(tools: BuildTools, build: bool) -> GuardedCalls | None:
-    compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
-    if compiler is None or headers is None or access is None or not access[0]:
-        return None
     if not can_detect_interceptors or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
-    try:
-        library = find_extension(_EXTENSION, compiler, headers, tools, build=build)
-        return GuardedCalls(library, access[0]) if library is not None else None
-    except (CompileError, CacheError, OSError) as error:
-        tools.notify(f"operators are called in Python, which costs some tenths of a microsecond more: {error}")
-        return None
+    without = "operators are called in Python, which costs some tenths of a microsecond more"
+    return load_for_python(_EXTENSION, tools, GuardedCalls, without, build=build)
 
 
 guarded_calls = Background(_load)

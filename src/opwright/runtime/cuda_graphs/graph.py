@@ -27,7 +27,11 @@ class Graph:
         beside: a graph on the same stream whose memory pool it shares.
 
     Attributes:
+        own: the tensors that are copied to.
         results: the results of ``work``: tensors that each replay overwrites, or None.
+        launch: launches the graph on the current stream, with the copies of the latest replay.
+        executable: the address of the ``cudaGraphExec_t``.
+        copies: for each of ``own`` that is not empty: the node that copies to it, its address and its size in bytes.
 
     Raises:
         RuntimeError: torch or the CUDA runtime failed.
@@ -51,34 +55,32 @@ class Graph:
             self.results: Sequence[Any] = work()
         graph.instantiate()
         self._graph: Any = graph
-        self._executable = graph.raw_cuda_graph_exec()
-        self._own = own
+        self.launch: Callable[[], None] = graph.replay
+        self.executable: int = graph.raw_cuda_graph_exec()
+        self.own = own
         copies = _copies_by_destination(graph.raw_cuda_graph())
         if any(t.numel() and t.data_ptr() not in copies for t in own):
             raise RuntimeError("a copy of an argument was not captured as one")
-        # For each tensor that is not empty: the node that copies to it, its address and its size in bytes.
-        self._copies = [(copies[t.data_ptr()], t.data_ptr(), t.nbytes) if t.numel() else None for t in own]
+        self.copies = [(copies[t.data_ptr()], t.data_ptr(), t.nbytes) if t.numel() else None for t in own]
         self._sources: list[int | None] = [None] * len(own)
 
     def replay(self, tensors: Sequence[Tensor]) -> None:
         """Run the graph on the current stream, with these tensors copied to its own."""
-        tensors = [_with_layout_of(own, t) for t, own in zip(tensors, self._own, strict=True)]
+        tensors = [_with_layout_of(own, t) for t, own in zip(tensors, self.own, strict=True)]
         sources = [tensor.data_ptr() for tensor in tensors]
         if sources != self._sources:
             self._copy_from(sources)
-        self._graph.replay()
+        self.launch()
 
     def _copy_from(self, sources: list[int]) -> None:
         from cuda.bindings import runtime
 
         kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        with torch.cuda.device(self._own[0].device):
-            for i, (copy, source) in enumerate(zip(self._copies, sources, strict=True)):
+        with torch.cuda.device(self.own[0].device):
+            for i, (copy, source) in enumerate(zip(self.copies, sources, strict=True)):
                 if copy is not None and source != self._sources[i]:
                     node, own, size = copy
-                    _checked(
-                        runtime.cudaGraphExecMemcpyNodeSetParams1D(self._executable, node, own, source, size, kind)
-                    )
+                    _checked(runtime.cudaGraphExecMemcpyNodeSetParams1D(self.executable, node, own, source, size, kind))
                 self._sources[i] = source
 
 

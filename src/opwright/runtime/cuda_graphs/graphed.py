@@ -18,6 +18,7 @@ from opwright.internals.dispatch import transforms_are_on
 from opwright.internals.guards import guard_tensors
 from opwright.runtime.cuda_graphs.graph import is_capturing
 from opwright.runtime.cuda_graphs.module_tensors import ModuleTensors
+from opwright.runtime.cuda_graphs.replay import Replayed, see_free_step
 from opwright.runtime.cuda_graphs.step import PLAIN_CONSTANTS, CapturedStep, Work, refuse_subclasses
 
 __all__ = ["CudaGraphed", "cuda_graphed"]
@@ -54,7 +55,7 @@ class Kind(NamedTuple):
 
     state: Any  # everything that matters and that the guard of the tensors does not compare
     holds: Callable[..., bool]  # whether tensors are like those of this kind
-    steps: deque[CapturedStep]
+    steps: deque[Replayed]
 
 
 class Call(NamedTuple):
@@ -98,9 +99,10 @@ class CudaGraphed(Generic[P, R]):
         with self._lock:
             parameters, buffers = self._module.tensors() if self._module is not None else ((), ())
             tensors = [*call.tensors, *parameters]
-            step = self._free_step(call, tensors, buffers)
-            outputs = _replay(step, *tensors) if step.has_backward else step.run(tensors)
-        result: R = step.assemble(outputs)
+            replayed = self._free_step(call, tensors, buffers)
+            see_free_step(replayed)
+            outputs = replayed.run(*tensors)
+        result: R = replayed.step.assemble(outputs)
         return result
 
     @property
@@ -120,7 +122,7 @@ class CudaGraphed(Generic[P, R]):
 
     # -- choosing graphs --------------------------------------------------------------------------------------------
 
-    def _free_step(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> CapturedStep:
+    def _free_step(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Replayed:
         kind = self._kind_of(call, tensors, buffers)
         for _ in range(len(kind.steps)):  # the one used first is free first
             kind.steps.rotate(-1)
@@ -128,7 +130,7 @@ class CudaGraphed(Generic[P, R]):
                 return kind.steps[-1]
         grad_mode = torch.is_grad_enabled()  # which leaving inference mode would change
         with torch.inference_mode(False), torch.set_grad_enabled(grad_mode):
-            kind.steps.append(CapturedStep(self._work(call, tensors, buffers)))
+            kind.steps.append(Replayed(CapturedStep(self._work(call, tensors, buffers))))
         return kind.steps[-1]
 
     def _kind_of(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Kind:
@@ -142,18 +144,23 @@ class CudaGraphed(Generic[P, R]):
             [b.data_ptr() for b in buffers],
             self._module.modes() if self._module is not None else None,
         )
-        # A guard refuses a tensor that is passed twice, as a first h and c may be.
-        for candidates in ((*tensors, *buffers), _as_distinct_objects((*tensors, *buffers))):
-            for kind in self._kinds:
-                if kind.state == state and kind.holds(*candidates):
-                    return kind
+        given = (*tensors, *buffers)
+        kind = self._known_kind(state, given)
+        if kind is None:  # a guard refuses a tensor that is passed twice, as a first h and c may be
+            given = _as_distinct_objects(given)
+            kind = self._known_kind(state, given)
+        if kind is not None:
+            return kind
         if not tensors:
             raise ArgumentError(f"{self._name} was called without a tensor", fix="call it without graphs")
         refuse_subclasses(tensors)
         needs_gpu(self._name, tensors)
         any_strides = [*(not is_in_place for is_in_place in in_place), *(False for _ in buffers)]
-        self._kinds.append(Kind(state, guard_tensors(candidates, any_strides), deque()))
+        self._kinds.append(Kind(state, guard_tensors(given, any_strides), deque()))
         return self._kinds[-1]
+
+    def _known_kind(self, state: Any, tensors: Sequence[Tensor]) -> Kind | None:
+        return next((kind for kind in self._kinds if kind.state == state and kind.holds(*tensors)), None)
 
     def _work(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Work:
         function: Callable[..., Any] = self.function
@@ -201,35 +208,9 @@ def needs_gpu(name: str, tensors: Sequence[Tensor]) -> None:
 
 def _read_in_place(call: Call, tensors: Sequence[Tensor]) -> list[bool]:
     """Whether each tensor is read in place: parameters among the arguments, and a module's, which follow these."""
-    return [i >= len(call.tensors) or isinstance(t, nn.Parameter) for i, t in enumerate(tensors)]
+    own = (type(t) is not Tensor and isinstance(t, nn.Parameter) for t in call.tensors)
+    return [*own, *[True] * (len(tensors) - len(call.tensors))]
 
 
-def _as_distinct_objects(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t.view_as(t) if any(t is other for other in tensors[:i]) else t for i, t in enumerate(tensors)]
-
-
-class Replay(torch.autograd.Function):
-    """The autograd function of a call."""
-
-    @staticmethod
-    def forward(ctx: Any, step: CapturedStep, *tensors: Tensor) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.step = step
-        outputs = step.run(tensors)
-        ctx.lease = step.lease()
-        if not all(step.is_differentiable):
-            both = zip(outputs, step.is_differentiable, strict=True)
-            ctx.mark_non_differentiable(*[output for output, is_differentiable in both if not is_differentiable])
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *output_gradients: Tensor | None) -> Any:
-        if torch.is_grad_enabled():  # raise now: torch would treat the gradients as constants
-            raise CudaGraphError(
-                "create_graph=True: CUDA graphs have no second derivatives", fix="call it without graphs there"
-            )
-        return None, *ctx.step.run_backward(ctx.lease, output_gradients)
-
-
-# Skips Function.apply's own test for torch.func, which was refused above.
-_replay: Callable[..., Any] = getattr(super(torch.autograd.Function, Replay), "apply", Replay.apply)
+def _as_distinct_objects(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(t.view_as(t) if any(t is other for other in tensors[:i]) else t for i, t in enumerate(tensors))

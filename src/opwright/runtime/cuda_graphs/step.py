@@ -1,9 +1,8 @@
-"""The memory of one call, with the graphs of its forward and its backward."""
+"""The memory of one call, with the graphs of its forward and its backward, as they are captured."""
 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +12,10 @@ from torch import Tensor
 
 from opwright import tree
 from opwright.errors import ArgumentError, CudaGraphError
-from opwright.internals.cuda import COUNTS_HOLDERS, backward_may_run_again, holders_of
 from opwright.internals.tensors import share_memory, version_of, was_written
 from opwright.runtime.cuda_graphs.graph import Graph, on_side_stream
 
-__all__ = ["PLAIN_CONSTANTS", "CapturedStep", "Lease", "Work", "refuse_subclasses"]
+__all__ = ["PLAIN_CONSTANTS", "CapturedStep", "Work", "refuse_subclasses"]
 
 # Constants that arguments and results may contain beside tensors; they are the same in every replay.
 PLAIN_CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
@@ -42,26 +40,21 @@ class Work:
     buffers: Sequence[Tensor] = field(default=())
 
 
-class Lease:
-    """Reserves the memory of a step for a call until its backward. Autograd holds it."""
-
-    __slots__ = ("__weakref__",)
-
-
-def _no_lease() -> None:
-    """Replaces a reference to a lease."""
-
-
 class CapturedStep:
-    """Tensors and graphs that serve one call at a time.
-
-    Outputs and gradients are the graphs' own memory if references to a storage can be counted; otherwise they are
-    copies.
+    """Tensors and graphs that serve one call at a time (``replay.py``).
 
     Attributes:
-        outputs: the tensors that a replay writes.
+        name: the function's.
+        forward: takes the tensors of a call that are copied.
+        backward: takes the gradients of the differentiable outputs; None if there are none.
+        is_copied: for each tensor of a call, whether it is copied; the others are read in place.
+        outputs: the tensors that a forward writes.
         is_differentiable: for each output, whether it depends on a tensor that requires a gradient.
-        has_backward: whether any output does, so that autograd must track the call.
+        output_gradients: what the gradients of the differentiable outputs are copied to.
+        gradients: for each tensor of a call what the backward writes; None if no gradient is needed, or if no output
+            depends on it.
+        watched: tensors that the backward reads and that others may modify.
+        lent: the outputs and gradients in memory of the graphs' own.
         assemble: makes the function's result from tensors that replace ``outputs``.
 
     Raises:
@@ -78,17 +71,12 @@ class CapturedStep:
         ]
         for tensor, wanted in zip(own, self._wanted, strict=True):
             tensor.requires_grad_(wanted)
-        self._copies = [i for i, in_place in enumerate(work.read_in_place) if not in_place]
-        in_place = [own[i] for i, in_place in enumerate(work.read_in_place) if in_place]
+        self.name = work.name
+        self.is_copied = [not is_read_in_place for is_read_in_place in work.read_in_place]
+        in_place = [tensor for tensor, is_copied in zip(own, self.is_copied, strict=True) if not is_copied]
         self._capture(work, own, in_place)
-        returned = [*self.outputs, *(t for t in self._gradients if t is not None)] if COUNTS_HOLDERS else []
-        # Functions that count the references to each returned tensor, and the counts while none is in use.
-        self._holders = [holders_of(t) for t in returned if not any(share_memory(t, other) for other in in_place)]
-        self._idle = [count() for count in self._holders]
-        # A reference to the lease of the latest call, which lives as long as that call's backward may run.
-        self._lease: Callable[[], Lease | None] = _no_lease
-        self._versions: list[int | None] = []
-        self.has_backward = self._backward is not None
+        returned = [*self.outputs, *(t for t in self.gradients if t is not None)]
+        self.lent = [t for t in returned if not any(share_memory(t, other) for other in in_place)]
         self.assemble = _assembler(self._result)
 
     def _capture(self, work: Work, own: list[Tensor], in_place: list[Tensor]) -> None:
@@ -104,87 +92,31 @@ class CapturedStep:
         with on_side_stream(own[0].device) as stream:  # one-time work, such as compiling, is not captured
             saved = _run_once(work, own, forward, wanted)
         try:
-            self._make_graphs([own[i] for i in self._copies], forward, wanted, stream)
+            copied = [tensor for tensor, is_copied in zip(own, self.is_copied, strict=True) if is_copied]
+            self._make_graphs(copied, forward, wanted, stream)
         except RuntimeError as error:
             raise _cannot_be_captured(work, error) from error
         # Tensors that the backward reads and that others may modify.
-        self._watched = [t for t in in_place if _storage(t) in saved.storages]
-        self._watched += [t for t, is_saved in zip(self.outputs, saved.outputs, strict=True) if is_saved]
+        self.watched = [t for t in in_place if _storage(t) in saved.storages]
+        self.watched += [t for t, is_saved in zip(self.outputs, saved.outputs, strict=True) if is_saved]
 
     def _make_graphs(
         self, inputs: list[Tensor], forward: Callable[[], list[Tensor]], wanted: list[Tensor], stream: torch.cuda.Stream
     ) -> None:
-        self._forward = Graph(inputs, forward, stream)
+        self.forward = Graph(inputs, forward, stream)
         self.is_differentiable = [o.requires_grad for o in self.outputs]
         differentiable = [o for o in self.outputs if o.requires_grad]
-        self._output_gradients = [torch.zeros_like(o) for o in differentiable]
+        self.output_gradients = [torch.zeros_like(o) for o in differentiable]
 
         def backward() -> Sequence[Tensor | None]:
             # The graph is retained, so that the memory of saved tensors is not reused.
             return torch.autograd.grad(
-                differentiable, wanted, self._output_gradients, retain_graph=True, allow_unused=True
+                differentiable, wanted, self.output_gradients, retain_graph=True, allow_unused=True
             )
 
-        self._backward = Graph(self._output_gradients, backward, stream, self._forward) if differentiable else None
-        found = iter(self._backward.results if self._backward is not None else [None] * len(wanted))
-        # A gradient for each tensor; None if none is needed, or if no output depends on it.
-        self._gradients = [next(found) if is_wanted else None for is_wanted in self._wanted]
-
-    # -- a call -----------------------------------------------------------------------------------------------------
-
-    def is_free(self) -> bool:
-        """Whether its backward can no longer run, and none of its outputs and gradients is in use."""
-        return self._lease() is None and self._idle == [count() for count in self._holders]
-
-    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Replay the forward."""
-        self._forward.replay([tensors[i] for i in self._copies])
-        make_output = Tensor.detach if COUNTS_HOLDERS else Tensor.clone
-        with torch.no_grad():
-            return [make_output(o) for o in self.outputs]
-
-    def lease(self) -> Lease:
-        """Reserve the memory until the backward."""
-        self._versions = [version_of(tensor) for tensor in self._watched]
-        lease = Lease()
-        self._lease = weakref.ref(lease)
-        return lease
-
-    def run_backward(self, lease: Lease, output_gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Replay the backward.
-
-        Raises:
-            ArgumentError: a gradient is a tensor subclass.
-            CudaGraphError: saved values have been overwritten.
-        """
-        self._refuse_overwritten(lease)
-        refuse_subclasses(output_gradients)
-        assert self._backward is not None  # else no output is differentiable
-        incoming = [g for g, wanted in zip(output_gradients, self.is_differentiable, strict=True) if wanted]
-        self._backward.replay(
-            [
-                torch.zeros_like(own) if gradient is None or _has_no_memory(gradient) else gradient
-                for own, gradient in zip(self._output_gradients, incoming, strict=True)
-            ]
-        )
-        make_gradient = Tensor.detach if COUNTS_HOLDERS else Tensor.clone
-        if backward_may_run_again():
-            make_gradient = Tensor.clone  # the next backward writes into the same memory
-        else:
-            self._lease = _no_lease  # a reference to this iteration's loss does not block the memory
-        return [make_gradient(g) if g is not None else None for g in self._gradients]
-
-    def _refuse_overwritten(self, lease: Lease) -> None:
-        if self._lease() is not lease:
-            raise CudaGraphError(
-                "the backward of this call has run before, and its saved values are freed",
-                fix="pass retain_graph=True to the first backward",
-            )
-        if any(was_written(t, version) for t, version in zip(self._watched, self._versions, strict=True)):
-            raise CudaGraphError(
-                "an output or a parameter that the backward needs was modified in place",
-                fix="run the backward first, or modify a clone",
-            )
+        self.backward = Graph(self.output_gradients, backward, stream, self.forward) if differentiable else None
+        found = iter(self.backward.results if self.backward is not None else [None] * len(wanted))
+        self.gradients = [next(found) if is_wanted else None for is_wanted in self._wanted]
 
 
 # -- before the capture ----------------------------------------------------------------------------------------------
@@ -301,11 +233,6 @@ def refuse_subclasses(tensors: Sequence[Tensor | None]) -> None:
             raise ArgumentError(
                 f"CUDA graphs copy plain tensors, but one is a {type(tensor).__name__}", fix="call without graphs"
             )
-
-
-def _has_no_memory(gradient: Tensor) -> bool:
-    """Whether a gradient is one of autograd's zero tensors without memory."""
-    return gradient.data_ptr() == 0 and gradient.numel() > 0
 
 
 def _storage(tensor: Tensor) -> int:

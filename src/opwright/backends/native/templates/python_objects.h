@@ -53,14 +53,16 @@ struct WithGil : Gil {
   WithGil() { take(); }
 };
 
-// What threads without the GIL have dropped, until one with it comes by. Nobody waits for the lock, which a process that
-// was forked may have inherited locked.
+// What threads without the GIL have dropped, until one with it comes by, which is Python's main thread at the latest.
+// Nobody waits for the lock, which a process that was forked may have inherited locked.
 class Dropped {
  public:
   bool add(PyObject* object) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock) objects_.push_back(object);
-    return static_cast<bool>(lock);
+    if (!lock) return false;
+    objects_.push_back(object);
+    if (objects_.size() == 1) Py_AddPendingCall(&free_all, this);
+    return true;
   }
 
   // Under the GIL.
@@ -71,6 +73,11 @@ class Dropped {
   }
 
  private:
+  static int free_all(void* self) {
+    static_cast<Dropped*>(self)->free();
+    return 0;
+  }
+
   std::mutex mutex_;
   std::vector<PyObject*> objects_;
 };
