@@ -522,6 +522,26 @@ def test_a_backward_runs_after_its_graphs_were_reset_and_then_nothing_is_left(on
     assert memory() is None
 
 
+@pytest.mark.filterwarnings("ignore")  # Dynamo warns of what it does not trace
+def test_compiled_autograd_calls_the_replay(on):
+    torch.compiler.reset()
+    module = net(on)
+    replayed = ow.cuda_graphed(module)
+    for _ in range(3):
+        x = inputs(on)
+        outputs = [function(x) for function in (replayed, module)]
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            found, expected = (torch.autograd.grad(y.sin().sum(), x) for y in outputs)
+        assert_equal(found, expected)
+    y = replayed(x)
+    torch.autograd.grad(y.sum(), x)
+    with (
+        torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")),
+        pytest.raises(RuntimeError, match="retain_graph=True"),
+    ):
+        torch.autograd.grad(y.sum(), x)
+
+
 @pytest.mark.filterwarnings("ignore")  # anomaly mode warns of itself
 def test_anomaly_mode_finds_the_call_that_gave_nan(on):
     def root(x):

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <cstdint>
 #include <memory>
@@ -171,6 +172,20 @@ struct Step {
     return found;
   }
 
+  // The gradients of the tensors of the latest call.
+  variable_list run_backward(variable_list&& grads) {
+    const at::AutoGradMode records(false);
+    backward->replay(given(std::move(grads)));
+    const bool may_run_again = torch::autograd::get_current_graph_task_keep_graph();
+    if (!may_run_again) lease.reset();  // a reference to this iteration's loss does not block the memory
+    variable_list found;
+    for (const at::Tensor& each : gradients) {
+      // The next backward writes into the same memory.
+      found.push_back(!each.defined() ? each : may_run_again ? each.clone() : each.detach());
+    }
+    return found;
+  }
+
   [[noreturn]] void raise(Refusal reason, const at::Tensor& tensor = {}) const {
     const Owned given = python_of(tensor);
     checked(PyObject_CallFunction(refuse.get(), "lO", static_cast<long>(reason), given.get()));
@@ -178,6 +193,17 @@ struct Step {
   }
 
  private:
+  variable_list given(variable_list&& grads) const {
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined() || grads[i]._is_zerotensor()) {
+        grads[i] = at::zeros_like(backward->own()[i]);
+      } else if (!is_plain_tensor(python_of(grads[i]).get())) {
+        raise(subclass, grads[i]);
+      }
+    }
+    return std::move(grads);
+  }
+
   std::vector<std::size_t> holders() const {
     std::vector<std::size_t> found;
     for (const at::Tensor& each : lent) found.push_back(each.storage().use_count());
@@ -198,32 +224,37 @@ class ReplayedCall : public Node {
 
   variable_list apply(variable_list&& grads) override {
     WithGil with;
-    Step& step = *step_;
-    if (at::GradMode::is_enabled()) step.raise(second_derivative);  // torch would treat the gradients as constants
-    if (step.lease.lock() != lease_) step.raise(freed);
-    if (step.versions_now() != step.versions) step.raise(overwritten);
-    step.backward->replay(given(std::move(grads)));
-    const bool may_run_again = torch::autograd::get_current_graph_task_keep_graph();
-    if (!may_run_again) step.lease.reset();  // a reference to this iteration's loss does not block the memory
-    variable_list found;
-    for (const at::Tensor& each : step.gradients) {
-      // The next backward writes into the same memory.
-      found.push_back(!each.defined() ? each : may_run_again ? each.clone() : each.detach());
-    }
-    return found;
+    refuse_what_is_gone();
+    return step_->run_backward(std::move(grads));
+  }
+
+  // -- compiled autograd: the replay is one call in its graph, the same for all calls that this memory serves ----------
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    WithGil with;
+    refuse_what_is_gone();  // in each backward; the rest of a graph that is compiled is not run again
+    args.collect(reinterpret_cast<uint64_t>(step_.get()));
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    namespace compiled = torch::dynamo::autograd;
+    const auto& interface = compiled::getPyCompilerInterface();
+    const auto replay = [step = step_](const variable_list& given, const std::vector<c10::IValue>&) {
+      WithGil with;
+      return step->run_backward(variable_list(given));
+    };
+    const std::string function = interface->bind_function(saved.get_py_compiler(), name(), replay, {},
+                                                          /*is_custom_function=*/true, /*is_traceable=*/false);
+    const auto expected = compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+        compiled::get_input_metadata(next_edges()));
+    return interface->call_function(saved.get_py_compiler(), "apply_functional", function, grads, {}, expected);
   }
 
  private:
-  variable_list given(variable_list&& grads) const {
-    const std::vector<at::Tensor>& own = step_->backward->own();
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      if (!grads[i].defined() || grads[i]._is_zerotensor()) {
-        grads[i] = at::zeros_like(own[i]);
-      } else if (!is_plain_tensor(python_of(grads[i]).get())) {
-        step_->raise(subclass, grads[i]);
-      }
-    }
-    return std::move(grads);
+  void refuse_what_is_gone() const {
+    if (at::GradMode::is_enabled()) step_->raise(second_derivative);  // torch would treat the gradients as constants
+    if (step_->lease.lock() != lease_) step_->raise(freed);
+    if (step_->versions_now() != step_->versions) step_->raise(overwritten);
   }
 
   const std::shared_ptr<Step> step_;
