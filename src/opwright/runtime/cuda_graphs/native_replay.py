@@ -22,24 +22,27 @@ __all__ = ["CudaGraphed", "cuda_graphed"]
 
 
 class _FreeSteps:
-    """Counts replays in Python until the extension is loaded, or is not to be had."""
+    """Has free steps replayed in native code; counts replays in Python until that is loaded, or is not to be had."""
 
     def __init__(self) -> None:
-        self._is_waiting = True
+        self._is_settled = False
         self._count: Callable[[], None] | None = None
 
     def __call__(self, replayed: Replayed) -> None:
-        """Have a free step replayed in native code, or count a replay in Python."""
+        """Look at a free step before it is replayed."""
         if replayed.is_native:
             return
         if graph_steps.loaded is not None:
             replayed.replay_natively(graph_steps.loaded.functions_for(_described(replayed.step)))
-        elif self._is_waiting:
+        elif not self._is_settled:
             self._count = self._count or graph_steps.counting(build_tools(), self)
-            self._count() if self._count is not None else self._forget_guards()
+            if self._count is None:
+                self._is_settled = True
+            else:
+                self._count()
 
     def _forget_guards(self) -> None:
-        self._is_waiting, self._count = False, None
+        self._is_settled, self._count = True, None
 
 
 def _described(step: CapturedStep) -> NativeStep:
