@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Bool, Float32, Int32, Int64
+from jaxtyping import Bool, Float16, Float32, Int32, Int64
 from torch import Tensor
 
 import opwright as ow
@@ -218,3 +218,32 @@ def test_what_is_equal_to_a_number_of_a_stated_range(right):
 
     found, findings = status_of(bucket, lambda x, edges: torch.bucketize(x, edges, right=right))
     assert found == ("pass" if right else "fail"), findings
+
+
+def losses(name):
+    @ow.op(f"reach_of_values::{name}")
+    def losses(
+        x: Float16[Tensor, "b c *n"], place: Annotated[Int64[Tensor, "b *n"], ow.values(0, "c - 1")]
+    ) -> Float16[Tensor, "b *n"]:
+        of_place = x.float().log_softmax(1).gather(1, place.unsqueeze(1)).squeeze(1)
+        return (of_place * (1 - of_place.exp()) ** 2).half()  # a focal loss
+
+    return losses
+
+
+def of_place(x, place):
+    return x.log_softmax(1).gather(1, place.unsqueeze(1)).squeeze(1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x, place: (p := of_place(x, place)) * (1 - p.exp()) ** 2, "fail"),
+        (lambda x, place: ((p := of_place(x.float(), place)) * (1 - p.exp().half().float()) ** 2).half(), "fail"),
+        (lambda x, place: ((p := of_place(x.double(), place)) * torch.expm1(p) ** 2).half(), "pass"),
+        (lambda x, place: ((p := of_place(x.float(), place)) * (p.exp() - 1).square()).half(), "pass"),
+    ],
+)
+def test_what_is_left_of_a_sure_models_probabilities_is_not_rounded_away(kernel, status):
+    found, findings = status_of(losses("losses"), kernel)
+    assert found == status, findings

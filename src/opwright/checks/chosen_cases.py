@@ -10,7 +10,7 @@ from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.layouts import BROADCAST
 from opwright.contract.inputs.sizes import elements
 
-__all__ = ["large_cases", "long_cases", "typical_cases", "with_other_shapes"]
+__all__ = ["large_cases", "long_cases", "typical_cases", "with_other_shapes", "with_values"]
 
 # The maximum number of elements in a typical case, and in a dim of one that is not long.
 _MODERATE, _LONG = 4096, 2048
@@ -66,6 +66,21 @@ def with_other_shapes(context: Context) -> list[Case]:
     square = [c for c in plain if c.layout == "contiguous" and len(_lengths(c)) > 1 and len(set(_lengths(c))) == 1]
     without = [c for c in plain if c.absent or c.without]
     return [*square[-1:], *without, *(c for c in plain if c.layout.partition(":")[0] == BROADCAST)]
+
+
+def with_values(context: Context, values: Sequence[str]) -> list[Case]:
+    """In each dtype, with each of some kinds of values: the largest moderate case, else the smallest."""
+    found: dict[tuple[object, str], Case] = {}
+    for case in context.cases:
+        if case.values in values and not case.scalars:
+            known = found.setdefault((case.dtypes, case.values), case)
+            found[case.dtypes, case.values] = min(known, case, key=lambda c: _from_moderate(context, c))
+    return [case for case in found.values() if context.ran(case)]
+
+
+def _from_moderate(context: Context, case: Case) -> tuple[bool, int]:
+    size = elements(context.op.contract, case)
+    return size > _MODERATE, abs(_MODERATE - size)
 
 
 def _lengths(case: Case) -> tuple[int, ...]:

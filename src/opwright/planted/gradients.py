@@ -110,8 +110,35 @@ _RIGHT: dict[str, Backward] = {
 }  # fmt: skip
 
 
+_OF_SOFTPLUS_FAULTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "overflows": lambda g, x: g * (x.exp() / (1 + x.exp())),
+}
+_OF_SOFTPLUS_RIGHT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "as a sigmoid": lambda g, x: g * x.sigmoid(),
+    "overflows to zero": lambda g, x: (g.double() / (1 + (-x.double()).exp())).to(g.dtype),
+}
+
+
+def _softplus(name: str, backward: Callable[[Tensor, Tensor], Tensor]) -> Op:
+    """``log(1 + exp(x))`` with a backward."""
+
+    @ow.op(f"selftest_gradients::{name}")
+    def operator(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return torch.nn.functional.softplus(x)
+
+    operator.python(lambda x: torch.nn.functional.softplus(x).contiguous(), name="kernel")
+    operator.register_autograd(lambda ctx, g: backward(g, *ctx.saved_tensors), setup_context=_save)
+    return operator
+
+
 def _rows() -> list[Row]:
     found = []
+    for i, (name, of_softplus) in enumerate(_OF_SOFTPLUS_FAULTS.items()):
+        operator = _softplus(f"wrong_softplus_{i}", of_softplus)
+        found.append(planted(operator, "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS))
+    for i, (name, of_softplus) in enumerate(_OF_SOFTPLUS_RIGHT.items()):
+        operator = _softplus(f"right_softplus_{i}", of_softplus)
+        found.append(correct(operator, "kernel", defect=f"backward: {name}", checks=_CHECKS))
     for i, (name, backward) in enumerate(_FAULTS.items()):
         found.append(
             planted(_square(f"wrong_{i}", backward), "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS)

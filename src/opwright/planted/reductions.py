@@ -11,7 +11,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.planted.catalogue import attach
 
-__all__ = ["ROWS", "best", "mix", "product", "softmax", "take", "total"]
+__all__ = ["ROWS", "best", "class_gradient", "mix", "product", "softmax", "take", "total"]
 
 
 @ow.op("selftest::total")
@@ -191,4 +191,39 @@ _MIX = attach(
     checks=("memory", "values", "metadata", "inputs unchanged"),
 )
 
-ROWS = [*_TOTAL, *_SOFTMAX, *_PRODUCT, *_BEST, *_TAKE, *_MIX]
+
+@ow.op("selftest::class_gradient")
+def class_gradient(
+    x: Float[Tensor, "b n"], place: Annotated[Int64[Tensor, "b"], ow.values(0, "n-1")]
+) -> Float[Tensor, "b n"]:
+    """The gradient of a cross entropy by its scores."""
+    wide = x if x.dtype is torch.float64 else x.float()
+    return (wide.softmax(1) - torch.nn.functional.one_hot(place, x.shape[1])).to(x.dtype)
+
+
+_CLASS_GRADIENT = attach(
+    class_gradient,
+    {
+        "rounded before the difference": ("values", lambda x, place: _less_one(x.softmax(1), place)),
+        "the class keeps its probability": ("values", lambda x, place: x.softmax(1)),
+        "only of wrong classes": ("values", lambda x, place: x.softmax(1).scatter(1, place[:, None], -1)),
+    },
+    {
+        "in float64": lambda x, place: _less_one(x.double().softmax(1), place).to(x.dtype),
+        "less the others": lambda x, place: _less_others(x.double().softmax(1), place).to(x.dtype),
+        "by logarithms": lambda x, place: _less_one(x.double().log_softmax(1).exp(), place).to(x.dtype),
+    },
+)
+
+
+def _less_one(probabilities: Tensor, place: Tensor) -> Tensor:
+    return probabilities - torch.nn.functional.one_hot(place, probabilities.shape[1]).to(probabilities.dtype)
+
+
+def _less_others(probabilities: Tensor, place: Tensor) -> Tensor:
+    """Without a difference: the class's element is minus the sum of the others."""
+    others = probabilities.scatter(1, place[:, None], 0)
+    return others.scatter(1, place[:, None], -others.sum(1, keepdim=True))
+
+
+ROWS = [*_TOTAL, *_SOFTMAX, *_PRODUCT, *_BEST, *_TAKE, *_MIX, *_CLASS_GRADIENT]

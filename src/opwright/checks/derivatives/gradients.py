@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases, with_other_shapes
+from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases, with_other_shapes, with_values
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import Doubt, derivative_of
@@ -23,7 +23,7 @@ from opwright.checks.state import SET_UP_ONCE
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import element_bytes
-from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.case import TARGETS, Case
 from opwright.contract.inputs.layouts import arrange
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 NAME = "gradients"
+# Values where a custom gradient may overflow, or lose small differences, and the forward does not.
+_OTHER_VALUES = ("confident", TARGETS)
 # Of a tensor's name, the gradients of the reference, which of these it is, and the kernel's: what is wrong with that.
 OfEach = Callable[[str, Computation, int, torch.Tensor], "str | Doubt | None"]
 
@@ -134,7 +136,7 @@ def _passes(context: Context) -> Iterator[_Pass]:
         same = [case for case in _typical(context) if chosen and case.dtypes == chosen[0].dtypes]
         for case in same[len(same) // 2 :][:1]:
             yield from (_Pass(case, values=values) for values in values_with_kinks(context, case))
-        further = differentiable_cases(context, with_other_shapes(context))
+        further = differentiable_cases(context, [*with_other_shapes(context), *with_values(context, _OTHER_VALUES)])
         yield from (_Pass(case) for case in further if case not in chosen)
 
 

@@ -14,10 +14,11 @@ import torch.distributed as dist
 
 from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.case import SCALAR_BOUNDS, Case
+from opwright.contract.inputs.case import SCALAR_BOUNDS, TARGETS, Case
 from opwright.contract.inputs.draw import draw, is_mask
 from opwright.contract.inputs.layouts import BROADCAST, SHARED, arrange
 from opwright.contract.inputs.samples import sample_arguments
+from opwright.contract.inputs.targets import point_at_largest, targets
 from opwright.contract.process_group import ProcessGroup
 from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
 from opwright.contract.shapes.relations import broken, nearest
@@ -62,12 +63,15 @@ def arguments_of(
     of_tensors = generator if draw == 0 else torch.Generator().manual_seed(seed + draw)
     env = env_of(contract, case)
     try:
-        return tuple(
+        found = tuple(
             _group(contract, group)
             if a.is_group
             else _argument(a, case, env, of_tensors if a.is_tensor else generator, device, place)
             for place, a in enumerate(contract.signature.arguments)
         )
+        if case.values == TARGETS:
+            point_at_largest(found, targets(contract), of_tensors)
+        return found
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise CheckError(f"there is not enough memory for the case {case}", fix="use a larger machine") from error
 

@@ -10,8 +10,8 @@ import torch
 from opwright.contract.dtypes import short
 
 __all__ = [
-    "BOUNDS", "EIGHTHS", "MILLIONS", "MOST_LISTS", "OF_TENSORS", "RUNS", "SCALARS", "SCALAR_BOUNDS", "SMALL", "VALUES",
-    "WIDE", "Case", "Size", "show_size",
+    "BOUNDS", "EIGHTHS", "MILLIONS", "MOST_LISTS", "OF_TENSORS", "RUNS", "SCALARS", "SCALAR_BOUNDS", "SMALL", "TARGETS",
+    "VALUES", "WIDE", "Case", "Size", "show_size",
 ]  # fmt: skip
 
 # The length of lists of tensors, except in a few cases.
@@ -32,8 +32,10 @@ BOUNDS = "bounds"
 SCALAR_BOUNDS = ("lowest", "highest")
 # Runs of equal values in masks and other tensors of a few values, and whole rows of one.
 RUNS = "runs"
+# Scores of a model that is sure, and places of the largest ones among integers that are places in them.
+TARGETS = "targets"
 # All that ``values`` of a case may be.
-OF_TENSORS = (*VALUES, MILLIONS, WIDE, BOUNDS, RUNS)
+OF_TENSORS = (*VALUES, MILLIONS, WIDE, BOUNDS, RUNS, TARGETS)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,18 @@ from opwright.contract.inputs.arguments import (
     has_ranges,
     optional_arguments,
 )
-from opwright.contract.inputs.case import BOUNDS, EIGHTHS, MILLIONS, RUNS, SCALAR_BOUNDS, SCALARS, VALUES, WIDE, Case
+from opwright.contract.inputs.case import (
+    BOUNDS,
+    EIGHTHS,
+    MILLIONS,
+    RUNS,
+    SCALAR_BOUNDS,
+    SCALARS,
+    TARGETS,
+    VALUES,
+    WIDE,
+    Case,
+)
 from opwright.contract.inputs.layouts import FAR, FAR_STRIDES, layouts_of
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import (
@@ -39,6 +50,7 @@ from opwright.contract.inputs.sizes import (
     varied,
     with_long_remainders,
 )
+from opwright.contract.inputs.targets import targets
 from opwright.contract.shapes.dims import NamedDim
 
 __all__ = ["cases"]
@@ -224,6 +236,8 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
             yield from (dataclasses.replace(case, scalars=kind) for kind in SCALARS)
         if has_masks(contract):
             yield dataclasses.replace(case, values=RUNS)
+        if targets(contract):
+            yield dataclasses.replace(case, values=TARGETS)
         if has_ranges(contract):
             yield from (dataclasses.replace(case, values=BOUNDS, scalars=end) for end in SCALAR_BOUNDS)
     if has_free_tensors(contract) and has_free_numbers(contract):  # a number, too, is equal to some elements

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from opwright.contract.dtypes import short
-from opwright.contract.inputs.case import BOUNDS, EIGHTHS, MILLIONS, RUNS, SMALL, WIDE
+from opwright.contract.inputs.case import BOUNDS, EIGHTHS, MILLIONS, RUNS, SMALL, TARGETS, WIDE
 from opwright.contract.values import Values, draw_range, is_representable
 from opwright.errors import CheckError
 
@@ -299,6 +299,8 @@ _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torc
     # As what is masked by a large negative number: a maximum that begins at -1e4 is none.
     "low": lambda normal, dtype, generator: (300 * normal - 30_000).to(dtype),
     SMALL: _small,
+    # The largest term of a sum of exp is most of it, and the others are not nothing.
+    TARGETS: lambda normal, dtype, generator: (10 * normal).to(dtype),
 }
 
 _ARRANGED: dict[str, Callable[[Shape, torch.dtype, Values, torch.Generator], torch.Tensor]] = {
