@@ -247,3 +247,24 @@ def of_place(x, place):
 def test_what_is_left_of_a_sure_models_probabilities_is_not_rounded_away(kernel, status):
     found, findings = status_of(losses("losses"), kernel)
     assert found == status, findings
+
+
+def counts(name):
+    @ow.op(f"reach_of_values::{name}")
+    def counts(x: Annotated[Float32[Tensor, "n"], ow.values(0, 1)]) -> Int64[Tensor, "10"]:
+        return torch.bincount((x * 10).long().clamp(0, 9), minlength=10)
+
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x: torch.bincount((x * 10 - 0.5).round().long().clamp(0, 9), minlength=10), "fail"),
+        (lambda x: torch.bincount((x[x < 1] * 10).long(), minlength=10), "fail"),
+        (lambda x: torch.bincount((x * 10).floor().long().clamp_max(9), minlength=10), "pass"),
+    ],
+)
+def test_values_of_a_range_lie_on_the_borders_of_bins(kernel, status):
+    found, findings = status_of(counts("counts"), kernel)
+    assert found == status, findings

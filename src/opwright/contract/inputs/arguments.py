@@ -35,6 +35,7 @@ __all__ = [
     "has_free_tensors",
     "has_masks",
     "has_ranges",
+    "has_ranges_of_floats",
     "optional_arguments",
     "shape_of",
 ]
@@ -214,8 +215,18 @@ def has_free_numbers(contract: Contract) -> bool:
 
 def has_ranges(contract: Contract) -> bool:
     """Whether some values are drawn from a stated range."""
-    stated = (a.values for a in contract.signature.arguments if a.values is not None and not a.values.is_arranged)
-    return any(v.low is not None or v.high is not None for v in stated)
+    return any(_is_range(argument) for argument in contract.signature.arguments)
+
+
+def has_ranges_of_floats(contract: Contract) -> bool:
+    """Whether some floating tensor's values are."""
+    tensors = [a.tensor for a in contract.signature.arguments if a.tensor and _is_range(a)]
+    return any(d.is_floating_point and d.itemsize > 1 for t in tensors for d in t.dtypes)
+
+
+def _is_range(argument: Argument) -> bool:
+    stated = argument.values
+    return stated is not None and not stated.is_arranged and (stated.low is not None or stated.high is not None)
 
 
 def has_masks(contract: Contract) -> bool:

@@ -21,6 +21,7 @@ from opwright.contract.inputs.arguments import (
     has_free_tensors,
     has_masks,
     has_ranges,
+    has_ranges_of_floats,
     optional_arguments,
 )
 from opwright.contract.inputs.case import (
@@ -230,6 +231,8 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
     for case in some:
         if has_free_tensors(contract):
             yield from (dataclasses.replace(case, values=kind) for kind in values)
+        elif has_ranges_of_floats(contract):
+            yield dataclasses.replace(case, values=EIGHTHS)
         if has_free_integers(contract):
             yield from (dataclasses.replace(case, values=kind) for kind in (MILLIONS, WIDE))
         if has_free_numbers(contract):
