@@ -88,9 +88,11 @@ def replay_natively(monkeypatch):
     monkeypatch.setattr(replay, "_see_free_step", native_replay._FreeSteps())
 
 
-@pytest.fixture(
-    params=[replay_in_python, pytest.param(replay_natively, marks=pytest.mark.compiler)], ids=["python", "native"]
-)
+# The extension is built first, from torch's headers.
+NATIVELY = pytest.param(replay_natively, marks=[pytest.mark.compiler, pytest.mark.slow])
+
+
+@pytest.fixture(params=[replay_in_python, NATIVELY], ids=["python", "native"])
 def way(request, monkeypatch):
     """How steps are replayed."""
     request.param(monkeypatch)
@@ -555,6 +557,7 @@ def test_anomaly_mode_finds_the_call_that_gave_nan(on):
 
 
 @pytest.mark.compiler
+@pytest.mark.slow  # builds the extension
 def test_a_step_is_replayed_natively_once_that_is_built(monkeypatch):
     stand_in_for_graphs(monkeypatch)
     background = Background(graph_step.load_graph_steps, after=3)

@@ -556,6 +556,7 @@ def test_modes_transforms_and_autocast_take_the_dispatcher(way: str, namespace: 
         op(x, y[:2])
 
 
+@pytest.mark.slow  # Dynamo traces many backwards
 @pytest.mark.parametrize("make", [*MAKERS, exponential, exponential_with_functions])
 def test_compiled_autograd(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
     arguments: tuple[Any, ...] = inputs()[:1] if make not in MAKERS else (*inputs(), 2.0)

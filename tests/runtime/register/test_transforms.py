@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,15 @@ def test_the_page_has_every_row_of_the_other_forms() -> None:
     assert list(forms.recorded()) == list(forms.ROWS)
 
 
+def row_of_forms(what: str) -> Any:
+    """A row, slow if Inductor compiles in it."""
+    run = forms.ROWS[what].__name__
+    return pytest.param(what, id=run, marks=[pytest.mark.slow] * (run == "compiled"))
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", forms.FORMS)
-@pytest.mark.parametrize("what", forms.ROWS, ids=lambda what: forms.ROWS[what].__name__)
+@pytest.mark.parametrize("what", map(row_of_forms, forms.ROWS))
 def test_a_row_of_another_form_is_as_the_page_says(what: str, name: str) -> None:
     assert forms.outcome(what, name) == forms.recorded()[what][name]
 
