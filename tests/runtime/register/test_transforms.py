@@ -35,7 +35,7 @@ def row_of_forms(what: str) -> Any:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", forms.FORMS)
-@pytest.mark.parametrize("what", map(row_of_forms, forms.ROWS))
+@pytest.mark.parametrize("what", [row_of_forms(what) for what in forms.ROWS])
 def test_a_row_of_another_form_is_as_the_page_says(what: str, name: str) -> None:
     assert forms.outcome(what, name) == forms.recorded()[what][name]
 
