@@ -1,5 +1,8 @@
 """The CUDA simulator's speed: threads a second under checks, and the seconds of a compilation, for six kernels.
 
+Each time is taken by the clock and as processor time, of all threads and of the compiler's processes: other work on the
+machine makes the former longer, and the ratios are of the latter.
+
 Usage: cuda_simulator.py [FILE] [--against SRC] [--rounds N] [--kernels NAME ...]
 
 With ``--against``, the ``src`` folder of another checkout takes turns with this one, each in a process of its own; the
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -92,20 +96,37 @@ def serve() -> None:
     launches = {name: make() for name, make in LAUNCHES.items()}
     for number, line in enumerate(sys.stdin):
         action, name = line.split()
-        seconds = run(module, name, launches[name]) if action == "run" else compilation(name, number)
-        print(seconds, flush=True)
+        taken = run(module, name, launches[name]) if action == "run" else compilation(name, number)
+        print(taken.clock, taken.processor, flush=True)
 
 
-def run(module: Any, name: str, launch: Launch) -> float:
+@dataclass(frozen=True)
+class Seconds:
+    """How long something took, by the clock and of processors' time."""
+
+    clock: float
+    processor: float
+
+    @staticmethod
+    def now() -> Seconds:
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return Seconds(time.perf_counter(), sum(u.ru_utime + u.ru_stime for u in used))
+
+    def since(self) -> Seconds:
+        now = Seconds.now()
+        return Seconds(now.clock - self.clock, now.processor - self.processor)
+
+
+def run(module: Any, name: str, launch: Launch) -> Seconds:
     launch.result.zero_()
-    start = time.perf_counter()
+    start = Seconds.now()
     module[name][launch.grid, launch.block](*launch.arguments)
-    seconds = time.perf_counter() - start
+    taken = start.since()
     torch.testing.assert_close(launch.result, launch.expected, rtol=1e-4, atol=1e-4)
-    return seconds
+    return taken
 
 
-def compilation(name: str, number: int) -> float:
+def compilation(name: str, number: int) -> Seconds:
     """A checked build that is in no cache; the runtime's parts are."""
     from opwright.backends.build_tools import build_tools
     from opwright.backends.cuda.simulator.compilation import compile_kernel
@@ -113,9 +134,9 @@ def compilation(name: str, number: int) -> float:
 
     text = f"{SOURCE.read_text()}// {number}\n"
     source = CudaSource(text, SOURCE)
-    start = time.perf_counter()
+    start = Seconds.now()
     compile_kernel(source, name, build_tools(), checked=True)
-    return time.perf_counter() - start
+    return start.since()
 
 
 # --- all trees ---
@@ -131,7 +152,7 @@ class Tree:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def seconds(self, action: str, name: str) -> float:
+    def seconds(self, action: str, name: str) -> Seconds:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{action} {name}\n")
@@ -139,7 +160,7 @@ class Tree:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"{action} {name} failed")
-        return float(answer)
+        return Seconds(*(float(number) for number in answer.split()))
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -147,26 +168,32 @@ class Tree:
         self.process.wait()
 
 
-def measured(trees: dict[str, Tree], action: str, name: str, rounds: int) -> dict[str, float]:
+def measured(trees: dict[str, Tree], action: str, name: str, rounds: int) -> dict[str, Seconds]:
     """The least seconds of each tree, which take turns."""
     for tree in trees.values():
         tree.seconds(action, name)  # the first run compiles
-    taken: dict[str, list[float]] = {label: [] for label in trees}
+    taken: dict[str, list[Seconds]] = {label: [] for label in trees}
     for _ in range(rounds):
         for label, tree in trees.items():
             taken[label].append(tree.seconds(action, name))
-    return {label: min(seconds) for label, seconds in taken.items()}
+    return {
+        label: Seconds(min(s.clock for s in seconds), min(s.processor for s in seconds))
+        for label, seconds in taken.items()
+    }
 
 
 def row(name: str, trees: dict[str, Tree], rounds: int) -> dict[str, Any]:
     threads = LAUNCHES[name]().threads
     running = measured(trees, "run", name, rounds)
     compiling = measured(trees, "compile", name, min(max(2, rounds // 2), 5))
-    found: dict[str, Any] = {"threads": threads, "seconds": running, "compile seconds": compiling}
-    found["million threads/s"] = {label: threads / s / 1e6 for label, s in running.items()}
+    found: dict[str, Any] = {"threads": threads}
+    for what, taken in (("seconds", running), ("compile seconds", compiling)):
+        found[what] = {label: s.clock for label, s in taken.items()}
+        found[f"{what} of processors"] = {label: s.processor for label, s in taken.items()}
+    found["million threads/s"] = {label: threads / s.clock / 1e6 for label, s in running.items()}
     if "against" in trees:
-        found["times as fast"] = running["against"] / running["this"]
-        found["compiles in"] = compiling["this"] / compiling["against"]
+        found["times as fast"] = running["against"].processor / running["this"].processor
+        found["compiles in"] = compiling["this"].processor / compiling["against"].processor
     return found
 
 

@@ -99,12 +99,13 @@ def test_they_compute_the_same_on_a_gpu(kernels):
     assert torch.equal(c, expected)
 
 
-FLOATS, HALVES = "product<InFloats, float>", "product<OnTensorCores, cutlass::half_t>"
+FLOATS, STAGES = "product<InFloats, float>", "product<InStages, float>"
+HALVES = "product<OnTensorCores, cutlass::half_t>"
 
 
 @pytest.fixture(scope="module")
 def gemms() -> CudaModule:
-    return ow.cuda_module(KERNELS.parent / "cutlass_gemm.cu", instances=[FLOATS, HALVES])
+    return ow.cuda_module(KERNELS.parent / "cutlass_gemm.cu", instances=[FLOATS, STAGES, HALVES])
 
 
 def test_a_kernel_of_cutlass_2_in_floats(gemms):
@@ -123,6 +124,40 @@ def test_a_kernel_of_cutlass_2_on_tensor_cores(gemms):
     a, b, c, expected = factors(64, 64, 128, torch.float16)
     gemms[HALVES][1, 128, 64 << 10](a, b, c, 64, 64, 128)
     assert torch.equal(c, expected)
+
+
+# The tiles are 64 x 64, and 8 or 32 along k; there are 4 or 3 stages.
+SIZES = [(64, 64, 32), (60, 64, 128), (64, 60, 128), (64, 64, 120), (40, 24, 40), (72, 88, 136), (8, 8, 8)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [STAGES, HALVES])
+def test_a_kernel_in_stages_of_sizes_that_do_not_fill_the_tiles(gemms, name, size):
+    """It reads rows and stages that it did not copy, and throws away what it computes of them."""
+    m, n, k = size
+    a, b, c, expected = factors(m, n, k, torch.float16 if name == HALVES else torch.float32)
+    gemms[name][(ow.cdiv(m, 64), ow.cdiv(n, 64)), 128, 64 << 10](a, b, c, m, n, k)
+    assert torch.equal(c, expected)
+
+
+WAITS = "cutlass::arch::cp_async_wait<Base::kStages - 2>();"
+ROWS = "iterator_A.clear_mask(gemm_k_iterations == 0);"
+
+
+@pytest.mark.parametrize(("wrong", "by"), [(WAITS, ""), (ROWS, "iterator_A.clear_mask();")])
+def test_a_kernel_in_stages_with_a_fault(tmp_path, wrong, by):
+    """A header without a wait, and one that copies no tile of a: faults beside the rows that may be unwritten."""
+    part = "cutlass/gemm/threadblock/mma_multistage.h"
+    text = (cutlass_folder() / part).read_text()
+    assert wrong in text
+    (tmp_path / part).parent.mkdir(parents=True)
+    (tmp_path / part).write_text(text.replace(wrong, by))
+    kernels = ow.cuda_module(KERNELS.parent / "cutlass_gemm.cu", instances=[HALVES], options=[f"-I{tmp_path}"])
+    for m, n, k in ((64, 64, 128), (40, 24, 136)):
+        a, b, c, _ = factors(m, n, k, torch.float16)
+        with pytest.raises(SimulatorError) as error:
+            kernels[HALVES][1, 128, 64 << 10](a, b, c, m, n, k)
+        assert ("uninitialised", "memory_sm75.h") in {(f.kind, Path(f.file).name) for f in error.value.findings}
 
 
 WHOLE_FILE = """

@@ -25,7 +25,7 @@ __all__ = [
     "read_symbols",
 ]
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 MOST_FINDINGS = 64
 
 _u32, _u64, _i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
@@ -50,6 +50,7 @@ class RawFinding(ctypes.Structure):
         ("value", _i64),
         ("owner", _u32 * 3),
         ("has_owner", _u32),
+        ("is_suspicion", _u32),
         ("text", ctypes.c_char * 128),
     )
 
@@ -87,7 +88,7 @@ class Request(ctypes.Structure):
         ("block", _u32 * 3),
         ("cluster", _u32 * 3),
         ("declared_cluster", _u32 * 3),
-        *((name, _u32) for name in ("dynamic_shared", "workers", "checked", "permuted", "cooperative")),
+        *((name, _u32) for name in ("dynamic_shared", "workers", "checked", "permuted", "cooperative", "repeatable")),
         ("seed", _u64),
         ("time_limit_s", ctypes.c_double),
         ("arguments", ctypes.POINTER(ctypes.c_void_p)),

@@ -151,6 +151,7 @@ class SimulatedKernel:
             checked=self.checked,
             permuted=seed is not None,
             cooperative=self._is_cooperative,
+            repeatable=not self._prints,
             seed=(seed or 0) % 2**64,
             time_limit_s=time_limit_s or 0.0,
             take_stack=self._take_stack,

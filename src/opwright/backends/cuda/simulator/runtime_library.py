@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).parent
 INCLUDE = _FOLDER / "include"
 # Compiled as a few units, not file by file: most of a file's time goes into headers that the others read too.
 UNITS = {
-    "launching": ("launch", "attempt", "shadow", "scheduler", "waiting", "calls", "copies"),
+    "launching": ("launch", "suspicions", "attempt", "shadow", "scheduler", "waiting", "calls", "copies"),
     "checking": ("checker", "releases", "hooks", "cluster", "cluster_calls", "cluster_checks"),
     "asynchronous": (
         *("mbarrier", "agents", "bulk", "named_barriers", "cluster_copies"),

@@ -1,4 +1,4 @@
-// Kernels of CUTLASS 2: in floats, and on tensor cores with asynchronous copies. Their parameters are made on the device.
+// Kernels of CUTLASS 2: in floats, the same with asynchronous copies, and on tensor cores with these. Their parameters are made on the device.
 #include <cutlass/cutlass.h>
 #include <cutlass/epilogue/thread/linear_combination.h>
 #include <cutlass/gemm/kernel/default_gemm.h>
@@ -12,6 +12,12 @@ using InFloats = cutlass::gemm::kernel::DefaultGemm<
     float, RowMajor, 1, float, ColumnMajor, 1, float, RowMajor, float, cutlass::arch::OpClassSimt, cutlass::arch::Sm50,
     cutlass::gemm::GemmShape<64, 64, 8>, cutlass::gemm::GemmShape<32, 32, 8>, cutlass::gemm::GemmShape<1, 1, 1>,
     cutlass::epilogue::thread::LinearCombination<float, 1, float, float>, Swizzle, 2, false,
+    cutlass::arch::OpMultiplyAdd>::GemmKernel;
+
+using InStages = cutlass::gemm::kernel::DefaultGemm<
+    float, RowMajor, 1, float, ColumnMajor, 1, float, RowMajor, float, cutlass::arch::OpClassSimt, cutlass::arch::Sm80,
+    cutlass::gemm::GemmShape<64, 64, 8>, cutlass::gemm::GemmShape<32, 32, 8>, cutlass::gemm::GemmShape<1, 1, 1>,
+    cutlass::epilogue::thread::LinearCombination<float, 1, float, float>, Swizzle, 4, false,
     cutlass::arch::OpMultiplyAdd>::GemmKernel;
 
 using OnTensorCores = cutlass::gemm::kernel::DefaultGemm<

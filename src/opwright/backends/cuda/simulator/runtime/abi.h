@@ -6,7 +6,7 @@
 
 namespace opwright_sim {
 
-constexpr uint32_t abi_version = 5;
+constexpr uint32_t abi_version = 6;
 constexpr uint32_t most_findings = 64;
 constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
 constexpr uint64_t most_stacks = 16 * 1024;   // of all launches of a process together
@@ -67,6 +67,7 @@ struct Finding {
   int64_t value;       // an index, an alignment
   uint32_t owner[3];   // whose shared memory it is, if that of another block of the cluster
   uint32_t has_owner;
+  uint32_t is_suspicion;  // a finding only if the launch depends on it: see suspicions.h
   char text[128];
 };
 
@@ -107,6 +108,7 @@ struct Request {
   uint32_t checked;
   uint32_t permuted;
   uint32_t cooperative;  // the blocks of the grid wait for each other: the cluster is the whole grid, and no kernel's
+  uint32_t repeatable;   // nobody sees how often the launch runs
   uint64_t seed;
   double time_limit_s;  // 0: none
   void** arguments;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <new>
 
+#include "suspicions.h"
+
 namespace opwright_sim {
 
 Checker* only_checker = nullptr;
@@ -136,13 +138,13 @@ void Checker::begin_block(unsigned number, Worker& worker) {
   block.common.clear();
   block.ended.clear();
   block.visits.clear();
-  // Values of an earlier block may not be taken for this block's: they become NaN and count as unwritten.
+  // Values of an earlier block may not be taken for this block's: they are overwritten, and count as unwritten.
   for (uint64_t i = 0; i < request_.shared_count; i++) {
     const SharedVariable& variable = request_.shared[i];
     if (variable.kind == uint32_t(StorageKind::read_only)) {
       memset(&block.written[variable.offset], built_in, variable.size);
     } else if (variable.kind == uint32_t(StorageKind::shared)) {
-      memset(reinterpret_cast<void*>(block.storage_begin + variable.offset), 0xff, variable.size);
+      fill_unwritten(reinterpret_cast<char*>(block.storage_begin + variable.offset), variable.size, worker.launch().unwritten());
       memset(&block.written[variable.offset], no_value, variable.size);
     }
   }
@@ -474,7 +476,11 @@ void Checker::uninitialised(const uint8_t* written, Space space, uint64_t addres
                             uint64_t pc) {
   Finding found = memory_finding(FindingKind::uninitialised, space, address, size, what, pc);
   found.value = std::any_of(written, written + size, [](uint8_t byte) { return byte; });  // whether some bytes have one
-  if (space == Space::shared && at_->worker->is_being_copied(storage_begin_ + address, size)) found.value = 2;
+  if (space == Space::shared && at_->worker->is_being_copied(storage_begin_ + address, size)) {
+    found.value = 2;
+  } else {
+    found.is_suspicion = space == Space::shared && !(what & access_atomic);
+  }
   worker_->launch().report(found);
 }
 

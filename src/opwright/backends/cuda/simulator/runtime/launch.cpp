@@ -11,6 +11,7 @@
 
 #include "attempt.h"
 #include "checker.h"
+#include "suspicions.h"
 
 extern "C" uint64_t opwright_sim_module_base();
 
@@ -51,11 +52,14 @@ uint3 Launch::block_index(uint64_t unit, unsigned member) const {
 }
 
 void Launch::report(const Finding& finding) {
+  if (finding.is_suspicion && unwritten_ != Unwritten::ones) return;
   if (is_attempt()) return refute_attempt();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (uint32_t i = 0; i < request.finding_count; i++) {
-    const Finding& known = request.findings[i];
-    if (known.kind == finding.kind && known.pc == finding.pc && known.line == finding.line) return;
+    Finding& known = request.findings[i];
+    if (known.kind != finding.kind || known.pc != finding.pc || known.line != finding.line) continue;
+    if (known.is_suspicion && !finding.is_suspicion) known = finding;
+    return;
   }
   if (request.finding_count < most_findings) request.findings[request.finding_count++] = finding;
 }
@@ -74,6 +78,13 @@ void Launch::refute_attempt() {
 bool Launch::end_attempt() {
   attempt_ = false;
   return !refuted_;
+}
+
+void Launch::begin_repeat(Unwritten with) {
+  unwritten_ = with;
+  request.finding_count = 0;
+  first_of_attempt_ = 0;
+  repeat_blocks();
 }
 
 void Launch::repeat_blocks() {
@@ -258,9 +269,20 @@ bool is_long(const Launch& launch, Clock::duration elapsed) {
   return seconds > 0.002 && seconds * left / done > 0.02;
 }
 
+// The checker and the worker of a launch whose blocks run on this OS thread.
+struct RunningChecker {
+  explicit RunningChecker(Checker& checker) { only_checker = &checker; }
+  ~RunningChecker() {
+    only_checker = nullptr;
+    only_worker = nullptr;
+  }
+};
+
 // A checked build's blocks run on this OS thread, in order, so that findings depend only on the arguments and the
 // seed. If there is much left to do, the others are attempted together, unless what was found already could depend on their order.
-void run_checked(Launch& launch, Checker& checker) {
+void run_checked(Launch& launch) {
+  Checker checker(launch.request);
+  const RunningChecker running(checker);
   const FaultStack stack;
   Watchdog watchdog(launch);
   Team team(launch, watchdog, &checker);
@@ -292,22 +314,19 @@ extern "C" __attribute__((visibility("default"))) void opwright_sim_launch(opwri
   // The checkers belong to one launch: in a checked build one launch at a time.
   static std::mutex one_checked_launch;
   std::unique_lock<std::mutex> alone(one_checked_launch, std::defer_lock);
-  std::unique_ptr<Checker> checker;
   Launch launch(*request);
   const Handlers handlers(launch.limited());
   try {
     if (request->checked) {
       alone.lock();
-      checker = std::make_unique<Checker>(*request);
-      only_checker = checker.get();
-      run_checked(launch, *checker);
+      const std::unique_ptr<Snapshot> before = snapshot_for_repeats(*request);
+      run_checked(launch);
+      if (before) examine_suspicions(launch, *before, run_checked);
     } else {
       run_fast(launch);
     }
   } catch (const std::exception&) {
     launch.out_of_memory();
   }
-  only_checker = nullptr;
-  only_worker = nullptr;
   fflush(stdout);  // the kernel's output comes before Python's next output
 }

@@ -92,6 +92,10 @@ using Clock = std::chrono::steady_clock;
 // The size of the thread-local storage of the kernel's module.
 uint64_t size_of_storage();
 
+// What a variable in shared memory contains before it is written. Every bit set, which is NaN in each floating type and
+// minus one as an integer; zeros; and numbers of both signs, other ones at each place.
+enum class Unwritten : uint32_t { ones, zeros, numbers };
+
 // The state that all workers of one launch share.
 class Launch {
  public:
@@ -119,6 +123,10 @@ class Launch {
   bool end_attempt();  // whether it was not refuted
   bool is_attempt() const { return attempt_.load(std::memory_order_relaxed); }
   void repeat_blocks();
+
+  // Runs all again, with other values in shared memory that is not written, and without suspicions (suspicions.h).
+  void begin_repeat(Unwritten with);
+  Unwritten unwritten() const { return unwritten_; }
   bool is_kernel_code(uint64_t pc) const;
   uint64_t relative(uint64_t pc) const { return pc - module_base_; }
 
@@ -136,6 +144,7 @@ class Launch {
   std::atomic<bool> attempt_{false}, refuted_{false};
   uint64_t first_of_attempt_ = 0;
   uint64_t stride_ = 1, offset_ = 0;
+  Unwritten unwritten_ = Unwritten::ones;
   uint64_t module_base_;
   bool limited_;
   Clock::duration limit_;
