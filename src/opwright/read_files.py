@@ -74,7 +74,8 @@ def record_files(
     """What a build has read, by the absolute paths of its files.
 
     Args:
-        missing: paths at which there is nothing.
+        missing: paths at which there is no file. A folder there is none that a compiler would take: of ``<algorithm>``,
+            in a library that has a folder of that name.
         base: the folder of the source.
         since_ns: when the build began. A file that has changed since may have been read before it changed, so the
             record is then not complete.
@@ -84,7 +85,7 @@ def record_files(
         return ReadFiles(
             own=tuple((_name(path, base), _sha256(path)) for path in own),
             installed=tuple((_name(path, base), *_stamp(path)) for path in installed),
-            missing=tuple(_by_folder(set(missing), base)),
+            missing=tuple(_by_folder({path for path in missing if not os.path.isdir(path)}, base)),
             complete=not any(_changed_ns(path) >= since_ns for path in own),
         )
     except OSError:  # gone since the build

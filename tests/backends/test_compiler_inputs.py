@@ -267,6 +267,16 @@ def test_a_new_file_that_is_found_first_is_built_anew(where: str, project: Proje
     assert (project.value(), project.builds) == (1, 2)
 
 
+def test_a_folder_of_a_headers_name_is_none_that_the_compiler_takes(project: Project) -> None:
+    """CuTe has a folder ``algorithm``, and includes ``<algorithm>``."""
+    project.text, project.options = "#include <climits>\n" + ANGLED, ("-Iearly", "-Iinc")
+    project.write({"inc/value.h": define(1), "early/climits/other.h": ""})
+    assert [project.value() for _ in range(2)] == [1, 1]
+    assert project.builds == 1
+    project.write({"early/value.h": define(2)})
+    assert (project.value(), project.builds) == (2, 2)
+
+
 # __has_include of a name that only the preprocessor can make
 MADE_NAMES = {
     "a string of tokens": "#define STRING(x) #x\n#define EXTRA STRING(extra.h)\n",

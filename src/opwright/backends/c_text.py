@@ -13,6 +13,7 @@ from pathlib import Path
 
 __all__ = [
     "INCLUDE", "blank_out", "closing_bracket", "enclosing_scopes", "find_header", "included_files",
+    "included_header",
     "is_within_function", "opening_bracket", "outside_brackets", "source_text", "split_commas",
 ]  # fmt: skip
 
@@ -154,6 +155,18 @@ def find_header(name: str, includer: Path | None, folders: Sequence[Path]) -> Pa
     return found.resolve() if found is not None else None
 
 
+def included_header(
+    line: re.Match[str], includer: Path | None, folders: Sequence[Path], leave_out: Callable[[str], bool]
+) -> Path | None:
+    """The user's file that a match of INCLUDE names; None for one whose name is left out.
+
+    A name in quotes of a file beside the one that includes it means that file, whatever the name is.
+    """
+    name = line[2]
+    is_beside = line[0].endswith('"') and includer is not None and (includer.parent / name).is_file()
+    return find_header(name, includer, folders) if is_beside or not leave_out(name) else None
+
+
 def included_files(
     text: str, path: Path | None, folders: Sequence[Path], *, leave_out: Callable[[str], bool] = lambda name: False
 ) -> list[Path]:
@@ -175,8 +188,7 @@ def included_files(
         for line in lines:
             if code[line.start() : line.end(1)].strip() == "":
                 continue  # in a comment or a literal
-            name = line[2]
-            header = None if leave_out(name) else find_header(name, includer, folders)
+            header = included_header(line, includer, folders, leave_out)
             if header is not None and header not in found:
                 found.append(header)
                 waiting.append((source_text(header), header))

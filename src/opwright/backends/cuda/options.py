@@ -54,6 +54,11 @@ class CudaOptions:
         """The compute capability, such as 90 (``__CUDA_ARCH__ / 10``)."""
         return self._number("an architecture", r"(?:sm|compute)_(\d+)[af]?", self.arch or "sm_90")
 
+    @property
+    def is_for_one_gpu(self) -> bool:
+        """Whether code may use what only GPUs of this architecture have (``wgmma``): sm_90a, also the default."""
+        return (self.arch or "sm_90a").endswith("a")
+
     def _number(self, what: str, pattern: str, value: str) -> int:
         found = re.fullmatch(pattern, value)
         if found is None:

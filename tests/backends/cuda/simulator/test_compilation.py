@@ -215,6 +215,16 @@ def test_options_are_honoured(tmp_path: Path) -> None:
 
 
 @pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("options", "has"), [((), 1), (("-arch=sm_90a",), 1), (("-arch=sm_90",), 2), (("-arch=sm_80",), 2)]
+)
+def test_what_only_one_gpu_has(options: tuple[str, ...], has: int) -> None:
+    """CUTLASS asks for it before wgmma."""
+    asked = "#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\n"
+    assert filled(asked + FILL, *options) == has
+
+
+@pytest.mark.compiler
 def test_own_headers_are_found_rewritten_and_part_of_the_key(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "value.cuh").write_text('#include "more.cuh"\n#define VALUE more()\n')
@@ -225,6 +235,19 @@ def test_own_headers_are_found_rewritten_and_part_of_the_key(tmp_path: Path) -> 
     (tmp_path / "sub" / "more.cuh").write_text("__device__ float more() { return 5; }\n")
     assert filled(path.read_text(), path=path) == 5
     assert filled("#include <more.cuh>\n#define VALUE more()\n" + FILL, f"-I{tmp_path / 'sub'}") == 5
+
+
+@pytest.mark.compiler
+def test_a_header_beside_its_includer_may_have_the_name_of_one_of_cuda_s(tmp_path: Path) -> None:
+    """As ``"mma.h"`` in cutlass/arch. Between angles it is CUDA's."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "value.cuh").write_text('#include "mma.h"\n')
+    (tmp_path / "sub" / "mma.h").write_text("#define VALUE 7\n")
+    path = tmp_path / "fill.cu"
+    path.write_text('#include "sub/value.cuh"\n' + FILL)
+    assert filled(path.read_text(), path=path) == 7
+    (tmp_path / "sub" / "value.cuh").write_text("#include <mma.h>\nusing nvcuda::wmma::row_major;\n")
+    assert filled(path.read_text(), path=path) == 1
 
 
 @pytest.mark.compiler

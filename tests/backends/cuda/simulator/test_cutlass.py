@@ -165,6 +165,7 @@ WHOLE_FILE = """
 #include <c10/cuda/CUDAGuard.h>
 #include <cublas_v2.h>
 #include <cute/tensor.hpp>
+#include "cutlass/cluster_launch.hpp"
 #include "cutlass/util/GPU_Clock.hpp"
 
 template <class Spec>

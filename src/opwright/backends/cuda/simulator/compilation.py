@@ -178,7 +178,7 @@ class _Build:
     def key(self) -> ArtifactKey:
         """The cache key: what the shared object depends on besides the headers that its build reads."""
         options = self.options
-        kept = (*options.macros, *options.preincluded, str(self.standard), str(options.capability), str(options.fuses))
+        kept = (*self.macros(), *options.preincluded, str(self.standard), str(options.fuses))
         return ArtifactKey(
             name=f"simulator.{'checked' if self.checked else 'fast'}.{Path(self.source.name).stem}.{self.expression}",
             parts=(
@@ -210,9 +210,11 @@ class _Build:
 
     def macros(self) -> list[str]:
         capability = self.options.capability
+        features = [f"-D__CUDA_ARCH_FEAT_SM{capability}_ALL=1", f"-D__CUDA_ARCH_SPECIFIC__={capability}0"]
         return [
             *("-D__CUDACC__=1", "-D__CUDACC_RTC__=1", f"-D__CUDA_ARCH__={capability}0", "-D__OPWRIGHT_SIMULATOR__=1"),
             *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0"),  # headers ask for the instructions of a version
+            *(features if self.options.is_for_one_gpu else ()),
             *self.options.macros,
         ]
 

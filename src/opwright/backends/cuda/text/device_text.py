@@ -28,7 +28,7 @@ __all__ = ["device_text", "device_texts"]
 _HOST_HEADER = re.compile(
     r"(?:torch|ATen(?!/cuda/DeviceUtils\.cuh)|TH|THC|c10|caffe2|pybind11|Python|cublas|cusolver|cusparse|cudnn|cufft|curand(?!_kernel)|nccl|nvml|npp|mpi"
     r"|omp|nvToolsExt|nvtx3|arpa/|netinet/|X11/|helper_|cuda_profiler_api|cudaEGL|EGL|GL|GLES\d?|Eigen|opencv2?|glog|gtest|nvrtc|cuda_gl_interop"
-    r"|thrust(?=/(?:host|device)_vector)|cutlass(?=/util/))[\w/.+-]*"
+    r"|thrust(?=/(?:host|device)_vector)|cutlass(?=/util/|/cluster_launch\.hpp))[\w/.+-]*"
     r"|(?:any|array(?=$)|bitset|charconv|chrono|codecvt|complex(?=$)|condition_variable|deque|exception|execution|filesystem"
     r"|forward_list|fstream|functional|future|initializer_list|iomanip|ios|iosfwd|iostream|istream|iterator|list|locale|map"
     r"|memory|memory_resource|mutex|new|numeric|optional|ostream|queue|random|ratio|regex|set|shared_mutex|sstream|stack"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from opwright.backends.c_text import INCLUDE, find_header, included_files, source_text
+from opwright.backends.c_text import INCLUDE, included_files, included_header, source_text
 from opwright.backends.cuda.text.device_text import device_texts
 from opwright.backends.cuda.text.other_kernels import with_one_kernel
 from opwright.backends.cuda.text.parsing import declarations
@@ -58,7 +58,7 @@ class DeviceFiles:
         copies = {header.path: header.copy for header in self.headers}
 
         def redirect(found: re.Match[str]) -> str:
-            header = None if leave_out(found[2]) else find_header(found[2], includer, self.folders)
+            header = included_header(found, includer, self.folders, leave_out)
             return f'{found[1]}"{copies[header]}"' if header in copies else found[0]  # else in a comment
 
         return INCLUDE.sub(redirect, text)
