@@ -28,6 +28,7 @@ SCALARS = {
              0x12345678 * 0x0F0F0F0F >> 32),
     "unpack": ('unsigned short h, l; asm("mov.b32 {%0, %1}, %2;" : "=h"(l), "=h"(h) : "r"(a)); out = h * 1u;', 0x1234),
     "in and out": ('out = a; asm("{ xor.b32 %0, %0, %1; }" : "+r"(out) : "r"(b));', 0x12345678 ^ 0x0F0F0F0F),
+    "no instruction": ('out = a; asm volatile("" : "+r"(out) :: "memory");', 0x12345678),
     "names": ('asm("sub.u32 %[d], %[x], %[y];" : [d] "=r"(out) : [x] "r"(a), [y] "r"(b));', 0x12345678 - 0x0F0F0F0F),
     "half": ('unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); out = h;', 0x4100),
     "two halves": ('asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(f), "f"(1.0f));', 0x41003C00),

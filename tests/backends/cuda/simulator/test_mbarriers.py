@@ -54,6 +54,10 @@ def test_the_fast_build_gives_the_same() -> None:
 
 
 WAIT_FULL, WAIT_EMPTY = "wait(&full[s], row / stages & 1)", "wait(&empty[s], (row / stages & 1) ^ 1)"
+WAIT_ONCE = (
+    r'asm volatile("{ .reg .pred P1; mbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1; }"'
+    ' ::"r"(shared_address(&full[s])), "r"(row / stages & 1) : "memory")'
+)
 EXPECT = "expect(&full[s], columns * sizeof(float));"
 LOAD = "load(tile[s], x + row * columns, columns * sizeof(float), &full[s]);"
 BEYOND = LOAD.replace("columns * s", "3 * columns * s").replace(", &", " + 16, &")
@@ -62,6 +66,7 @@ ENDLESS = "is waited for without end: in its phase"
 # What is changed; the kind of the finding, the line that it names (its own or its caller's), a part of its message.
 WRONG = {
     "a consumer does not wait": (WAIT_FULL, "", "uninitialised", READ, "never written"),
+    "a consumer tries to wait once": (WAIT_FULL, WAIT_ONCE, "uninitialised", READ, "an asynchronous copy fills"),
     "a consumer waits for the other phase": (WAIT_FULL, "wait(&full[s], (row / stages & 1) ^ 1)", "uninitialised", READ,
                                              "never written"),
     "the producer waits for the other phase": (WAIT_EMPTY, "wait(&empty[s], row / stages & 1)", "barrier",

@@ -132,6 +132,13 @@ def test_nvrtc_takes_it() -> None:
     assert ow.cuda_module(MATMUL).compile("sm_90a").entries
 
 
+def test_a_statement_without_an_instruction_is_no_access() -> None:
+    """CUTLASS's warpgroup_fence_operand, which only the compiler sees."""
+    fenced = '    for (float& one : d) asm volatile("" : "+f"(one)::"memory");\n'
+    c, wanted = matmul(MATMUL.replace(WAIT, fenced + WAIT))
+    assert torch.equal(c, wanted)
+
+
 # What is changed in the product; kinds of findings, a line that one of them names, a part of its message.
 FENCE, WAIT, COMMIT = "    fence();\n", "    wait_for_all_but<0>();\n", "    commit();\n"
 STORE = "c[row * 128 + column] = d[i];"

@@ -158,6 +158,7 @@ template <class T> struct enable_if<true, T> { typedef T type; };
 template <bool Condition, class T = void> using enable_if_t = typename enable_if<Condition, T>::type;
 template <bool, class A, class B> struct conditional { typedef A type; };
 template <class A, class B> struct conditional<false, A, B> { typedef B type; };
+template <class...> using void_t = void;
 template <bool Condition, class A, class B> using conditional_t = typename conditional<Condition, A, B>::type;
 template <class A, class B> struct is_same : false_type {};
 template <class A> struct is_same<A, A> : true_type {};

@@ -20,7 +20,7 @@ from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
 from opwright.backends.cuda.options import CudaOptions, parse_options
 from opwright.backends.cuda.simulator.assembly import instrumented
-from opwright.backends.cuda.simulator.headers import RewrittenHeader, rewritten_header
+from opwright.backends.cuda.simulator.headers import RewrittenHeader, rewriters, rewritten_header
 from opwright.backends.cuda.simulator.precompiled_header import included_by, precompiled_header
 from opwright.backends.cuda.simulator.rewriting import (
     NO_PTX,
@@ -185,6 +185,7 @@ class _Build:
                 ("source", self.source.text),
                 ("rewritten", rewrite(self.files.text, checked=self.checked)),
                 *(("header", header.text) for header in self.headers),
+                *(rewriters() if self.headers else ()),
                 ("name", self.source.name),  # part of the debug information
                 ("kept options", " ".join(kept)),
                 ("flags", " ".join(self.flags())),

@@ -14,13 +14,16 @@ from opwright.backends.cuda.simulator import ptx, rewriting
 from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite
 from opwright.cache import ArtifactKey
 
-__all__ = ["RewrittenHeader", "rewritten_header"]
+__all__ = ["RewrittenHeader", "rewriters", "rewritten_header"]
 
 # Characters. Rewriting fewer takes less time than to look for what was rewritten before.
 _LONG = 20_000
 # A library's functions call one another many levels deep. If each had to be inlined in its callers, g++ would optimise
 # it again at each level; kernels have all inlined anyway. As of any inline function, those not called are left out.
 _FORCED = re.compile(r"\b__forceinline__\b")
+# What CUTLASS's host code asks of the driver. With NVRTC there are no such functions, and it skips the bodies of host
+# functions, where templates ask for them.
+_ASKS_THE_DRIVER = re.compile(r"\bKernelHardwareInfo::query_\w+(?=\()")
 _TEXT, _REFUSALS = "rewritten.h", "refusals.json"
 
 
@@ -48,7 +51,7 @@ def rewritten_header(text: str, tools: BuildTools, *, checked: bool, of_library:
         (folder / _REFUSALS).write_text(json.dumps([asdict(refusal) for refusal in made.refusals]))
 
     key = ArtifactKey(
-        "simulator.header", (("text", text), ("checked", str(checked)), ("of library", str(of_library)), *_rewriters())
+        "simulator.header", (("text", text), ("checked", str(checked)), ("of library", str(of_library)), *rewriters())
     )
     folder = tools.cache.get_or_build(key, build)
     found = json.loads((folder / _REFUSALS).read_text())
@@ -59,12 +62,13 @@ def _made(text: str, checked: bool, of_library: bool) -> RewrittenHeader:
     rewritten = rewrite(text, checked=checked, header=True)
     if of_library:
         rewritten = _FORCED.sub("inline", rewritten)
+        rewritten = _ASKS_THE_DRIVER.sub("opwright_sim::asks_the_driver", rewritten)
     return RewrittenHeader(rewritten, tuple(refusals(text, header=True, of_library=of_library)))
 
 
 @functools.cache
-def _rewriters() -> tuple[tuple[str, str], ...]:
+def rewriters() -> tuple[tuple[str, str], ...]:
     """The code that rewrites, as parts of a key."""
     files = [Path(module.__file__) for module in (c_text, rewriting) if module.__file__]
     files += sorted(path for folder in ptx.__path__ for path in Path(folder).glob("*.py"))
-    return tuple((path.name, path.read_text()) for path in files)
+    return tuple((path.name, path.read_text()) for path in (*files, Path(__file__)))

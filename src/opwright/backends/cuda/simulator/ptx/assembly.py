@@ -114,6 +114,7 @@ def _translated(text: str, code: str) -> str:
     before, after = [], []
     # What the statement leaves behind is still written to its operands: they are these variables, and not copies.
     is_asynchronous = "wgmma.mma_async" in parsed.template
+    instructions = list(_instructions(parsed.template))
     for number, operand in enumerate(operands):
         operand.variable = f"opwright_{number}"
         for name in (f"%{number}", *([f"%[{operand.name}]"] if operand.name else [])):
@@ -121,6 +122,8 @@ def _translated(text: str, code: str) -> str:
         if operand.constraint.startswith("+") and is_asynchronous:
             before.append(f"auto& {operand.variable} = {operand.expression};")
             continue
+        if operand.constraint.startswith("+") and not instructions:
+            continue  # it only keeps the compiler from moving what uses the register
         if operand.constraint.startswith("="):
             before.append(f"{operand.kind} {operand.variable}{{}};")
         else:
@@ -132,7 +135,7 @@ def _translated(text: str, code: str) -> str:
     declared: list[str] = []
     lines: list[str] = []
     labels: list[str] = []
-    for one in _instructions(parsed.template):
+    for one in instructions:
         while found := label(one):
             labels.append(found[0])
             lines.append(f"{found[0]}:;")

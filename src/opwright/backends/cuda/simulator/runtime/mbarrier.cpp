@@ -115,7 +115,22 @@ bool Worker::mbarrier_wait(const PhaseWait& phase) {
     if (checker_) checker_->acquire(agent(rank()), barrier.completed);
     return true;
   }
+  if (checker_ && phase.may_time_out && fails_at_first(phase.address, barrier.phase)) return false;
   return wait_for_phase(barrier, phase);
+}
+
+// A thread's first try to wait for a phase that has not ended fails, as PTX allows: one that does not look at the result
+// is found by what it does then.
+bool Worker::fails_at_first(uint64_t address, uint64_t phase) {
+  auto& tried = current_->tried_phases;
+  const auto same = std::find_if(tried.begin(), tried.end(), [&](const auto& one) { return one.first == address; });
+  if (same == tried.end()) {
+    tried.emplace_back(address, phase);
+    return true;
+  }
+  const bool is_first = same->second != phase;
+  same->second = phase;
+  return is_first;
 }
 
 bool Worker::wait_for_phase(Mbarrier& barrier, const PhaseWait& phase) {

@@ -239,6 +239,7 @@ Thread* Worker::start_next() {
   thread.returned_early = false;
   thread.committed = 0;
   thread.copies.clear();
+  thread.tried_phases.clear();
   thread.cluster_phase = ~uint64_t(0);
   thread.awaits_cluster = false;
   enter(thread);

@@ -70,6 +70,7 @@ struct alignas(64) Thread {  // what each switch needs is in one line of the pro
   uint64_t cluster_phase;  // in which it last arrived at the cluster's barrier
   bool awaits_cluster;     // it has arrived there, and has not waited yet
   std::vector<AsyncCopy> copies;
+  std::vector<std::pair<uint64_t, uint64_t>> tried_phases;  // of mbarriers, the last that it tried to wait for
 };
 
 // How a thread arrives at an mbarrier.
@@ -268,6 +269,7 @@ class Worker {
   // For the cluster
   bool deliver_bulk_copies();
   bool end_waits_that_may_time_out();
+  bool fails_at_first(uint64_t address, uint64_t phase);
   void report_deadlock();
 
   // wgmma (warpgroup.cpp)

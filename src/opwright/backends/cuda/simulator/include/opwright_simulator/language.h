@@ -26,6 +26,12 @@
 typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
 
+// In a library's functions for the host, which no kernel calls (headers.py).
+namespace opwright_sim {
+template <class... Arguments>
+__attribute__((error("this function is for the host"))) int asks_the_driver(Arguments&&...);
+}  // namespace opwright_sim
+
 // Functions of the simulator's headers are inlined also in checked builds, so that what they read and write is
 // reported at the line of the kernel that called them.
 #define OPWRIGHT_INLINE inline __attribute__((always_inline))
