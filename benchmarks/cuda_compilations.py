@@ -23,6 +23,14 @@ import torch
 
 HERE = Path(__file__).parent
 GALLERY = HERE.parent / "src" / "opwright" / "gallery"
+# The instances of templates that are measured.
+INSTANCES = {
+    "add": "add<float, 4, 4>", "conv1d": "conv1d<float>", "conv1d_taps": "conv1d_taps<float>",
+    "lltm_forward": "lltm_forward<float, 4>", "lltm_backward": "lltm_backward<float, 4, float>",
+    "lltm_small_forward": "lltm_small_forward<float>", "lltm_small_backward": "lltm_small_backward<float>",
+    "lltm_forward_accessors": "lltm_forward_accessors<float>",
+    "lltm_backward_accessors": "lltm_backward_accessors<float, float>",
+}  # fmt: skip
 
 
 def used() -> float:
@@ -38,7 +46,7 @@ def sources() -> dict[str, Path]:
 
 
 def compilations(file: Path, rounds: int) -> dict[str, dict[str, float]]:
-    """The seconds of each kernel of a file that is no template."""
+    """The seconds of each kernel of a file; of templates, of one instance."""
     from opwright.backends.build_tools import build_tools
     from opwright.backends.cuda.simulator.compilation import compile_kernel
     from opwright.backends.cuda.source import CudaSource, kernels_defined
@@ -46,14 +54,14 @@ def compilations(file: Path, rounds: int) -> dict[str, dict[str, float]]:
 
     source = CudaSource(file.read_text(), file)
     taken: dict[str, dict[str, float]] = {}
-    for name in kernels_defined(source.text):
+    for name in (INSTANCES.get(kernel, kernel) for kernel in kernels_defined(source.text)):
         rows = []
         for number in range(rounds + 1):
             began, before = time.perf_counter(), used()
             changed = replace(source, text=f"{source.text}// {number} {time.time_ns()}\n")
             try:
                 compile_kernel(changed, name, build_tools(), checked=True)
-            except OpwrightError as error:  # a template
+            except OpwrightError as error:
                 print(f"{file.name}: {name} is left out: {str(error).partition(chr(10))[0][:100]}")
                 break
             rows.append((time.perf_counter() - began, used() - before))

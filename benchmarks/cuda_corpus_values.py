@@ -1,7 +1,8 @@
 """Published CUDA kernels against references in torch, in the checked simulator.
 
 ``python benchmarks/cuda_corpus_values.py FOLDER --json FILE`` takes a folder of checkouts (``xlite-dev+LeetCUDA``,
-``siboehm+SGEMM_CUDA``, ``BBuf+how-to-optim-algorithm-in-cuda`` and ``NVIDIA+cutlass`` for kernels that use CuTe). Each
+``siboehm+SGEMM_CUDA``, ``BBuf+how-to-optim-algorithm-in-cuda`` and ``NVIDIA+cutlass`` for kernels that use CuTe,
+``karpathy+llm.c``, ``NVIDIA+FasterTransformer`` and ``bytedance+lightseq``). Each
 kernel runs at a size that its tiles divide, where results are compared, and elementwise kernels and reductions at one
 that they do not divide. What the simulator reports is in the record, with its line.
 ``--gpu`` makes each launch on a GPU as well, from the same bits, and says how far the two results are apart.
@@ -21,14 +22,18 @@ from typing import Any
 import records
 import torch
 from cuda_corpus_cute import Case, cute_cases, hopper_cases, tutorial_cases
+from cuda_corpus_models import model_cases
 
 import opwright as ow
 from opwright.errors import OpwrightError, SimulatorError
 
 # The checkouts by the first part of a case's file; without one of these, LeetCUDA.
 REPOSITORIES = {
-    "siboehm": "siboehm+SGEMM_CUDA", "BBuf": "BBuf+how-to-optim-algorithm-in-cuda", "NVIDIA": "NVIDIA+cutlass"
+    "siboehm": "siboehm+SGEMM_CUDA", "BBuf": "BBuf+how-to-optim-algorithm-in-cuda", "NVIDIA": "NVIDIA+cutlass",
+    "karpathy": "karpathy+llm.c", "FasterTransformer": "NVIDIA+FasterTransformer", "lightseq": "bytedance+lightseq"
 }  # fmt: skip
+# Folders of a checkout with headers.
+INCLUDED = {"FasterTransformer": (".",), "lightseq": ("lightseq/csrc/kernels/cuda/includes",)}
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8}
 
 
@@ -228,7 +233,9 @@ def run(case: Case, folder: Path, *, with_gpu: bool) -> Result:
     result = Result(within, case.kernel, case.size, "agrees")
     try:
         torch.manual_seed(0)
-        kernel = ow.cuda_module(file, options=[*case.options, "-I", str(file.parent)])[case.kernel]
+        headers = [file.parent, *(folder / REPOSITORIES[first] / within for within in INCLUDED.get(first, ()))]
+        options = [*case.options, *(f"-I{place}" for place in headers)]
+        kernel = ow.cuda_module(file, options=options)[case.kernel]
         both = InBothPlaces(kernel)
         with ow.simulator_options(time_limit_s=60, seed=1):
             came, wanted = case.launch(both if with_gpu else kernel)
@@ -250,14 +257,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of the files' and kernels' names")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--gpu", action="store_true", help="make each launch on a GPU as well")
     chosen = parser.parse_args()
     began = time.monotonic()
-    cases = [*product_cases(), *cute_cases(), *tutorial_cases(), *hopper_cases()]
+    cases = [*product_cases(), *cute_cases(), *tutorial_cases(), *hopper_cases(), *model_cases()]
     cases += [*row_cases(), *reduction_cases(), *elementwise_cases()]
-    cases = [case for case in cases if chosen.only in f"{case.file}/{case.kernel}"]
+    cases = [case for case in cases if any(part in f"{case.file}/{case.kernel}" for part in chosen.only)]
     with ThreadPoolExecutor(chosen.jobs) as pool:
         results = []
         for result in pool.map(lambda case: run(case, chosen.folder, with_gpu=chosen.gpu), cases):

@@ -19,6 +19,10 @@ needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there
 # Headers, and a kernel's statement with a name of each: its result in out[0].
 NAMES = {
     "no header": ("", "uint n = 3; int32_t m = 4; out[0] = INFINITY > FLT_MAX && M_PI > 3 ? n + m : 0;", 7.0),
+    "versions": ("#include <cuda.h>\n#if CUDART_VERSION < 11000 || CUDA_VERSION < 11000\n#error too old\n#endif",
+                 "out[0] = 1;", 1.0),
+    "void_t": ("#include <type_traits>\ntemplate <class T> using Void = std::void_t<T>;",
+               "out[0] = std::is_same<Void<int>, void>::value;", 1.0),
     "stdint.h": ("#include <stdint.h>", "uint8_t a = 255; int64_t b = INT64_MAX; out[0] = a + (b > INT32_MAX);", 256.0),
     "cstdint": ("#include <cstdint>", "std::uint16_t a = 65535; out[0] = a;", 65535.0),
     "float.h": ("#include <float.h>", "out[0] = -FLT_MAX < 0 && DBL_EPSILON > 0 ? FLT_EPSILON : 0;", 2.0**-23),

@@ -7,6 +7,11 @@
 #define __linux__ 1
 #endif
 
+// The version of CUDA's runtime, which nvcc's own headers define for every source.
+#ifndef CUDART_VERSION
+#define CUDART_VERSION (__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)
+#endif
+
 // --- <stdint.h>, <stddef.h>, <sys/types.h> ---
 typedef signed char int8_t;
 typedef signed short int16_t;

@@ -20,6 +20,11 @@
 #include <tuple>
 #include <type_traits>
 
+// The version of CUDA's runtime, which nvcc's own headers define for every source.
+#ifndef CUDART_VERSION
+#define CUDART_VERSION (__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)
+#endif
+
 // Headers define these for NVRTC. The constants of these names stay.
 #undef FP_NAN
 #undef FP_INFINITE
