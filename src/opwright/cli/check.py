@@ -156,13 +156,13 @@ def run_and_show(
 
     ``strict`` is None if the command has no such option.
     """
-    from opwright.checks.process.starting import start_ahead
+    from opwright.checks.process.starting import fork_ahead
     from opwright.report.terminal.check import show_check
     from opwright.report.terminal.progress import CheckProgress
 
     refuse_files(json, html)
     if options.get("executor") is None and not options.get("interpreter"):
-        start_ahead()  # before this process imports torch
+        fork_ahead()  # before this process imports torch
     with CheckProgress(console(stderr=True), verbose=verbose) as progress:
         from opwright.checks.run import Interrupted
         from opwright.checks.run import check as run_check

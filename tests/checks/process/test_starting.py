@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opwright.checks.process import starting
-from opwright.checks.process.starting import forget_ahead, start_ahead, started
+from opwright.checks.process.starting import forget_ahead, fork_ahead, start_ahead, started
 
 
 @contextlib.contextmanager
@@ -103,3 +104,51 @@ print(starting._ahead[0].process.pid)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert subprocess.run(["kill", "-0", run.stdout.strip()], capture_output=True, check=False).returncode != 0
+
+
+_FORKS = """
+import json, os, signal
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: None)
+read, write = os.pipe()
+before = dict(os.environ)
+from opwright.checks.process import starting
+starting.fork_ahead()
+from opwright.checks.process.fork_servers import beside_others
+from opwright.checks.process.forkserver import Role
+process = Path(f"/proc/{starting._ahead[0].process.pid}")
+with beside_others(interpret=False) as server:
+    code = server.wait(server.fork(Role.WARM, [], os.open(os.devnull, os.O_WRONLY)), timeout=60)
+status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+print(json.dumps({
+    "parent": int(status["PPid"]) == os.getpid(),
+    "catches SIGTERM": bool(int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1),
+    "files": [os.readlink(one) for one in (process / "fd").iterdir()],
+    "of the command": os.readlink(f"/proc/self/fd/{write}"),
+    "code": code,
+    "variables": {n: v for n, v in os.environ.items() if before.get(n) != v},
+    "threads": __import__("torch").get_num_threads(),
+}))
+"""
+
+
+@pytest.mark.slow  # imports torch anew
+def test_a_fork_of_a_command_has_no_file_or_signal_handler_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shown = subprocess.run([sys.executable, "-c", _FORKS], capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(shown.stdout)
+    assert found["parent"]
+    assert not found["catches SIGTERM"]
+    assert found["of the command"] not in found["files"]
+    assert found["code"] == 0  # it forks workers
+    assert found["variables"].keys() <= {"TORCHINDUCTOR_CACHE_DIR"}
+    assert found["threads"] == 1
+
+
+def test_a_process_that_has_imported_torch_is_not_forked() -> None:
+    forget_ahead()
+    fork_ahead()
+    (one,) = starting._ahead
+    forget_ahead()
+    assert isinstance(one.process, subprocess.Popen)
+    end(one)

@@ -24,6 +24,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NoReturn
 
 import torch
 
@@ -32,7 +33,7 @@ from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
 from opwright.machine import ask_compilers
 
-__all__ = ["MESSAGE_BYTES", "Role", "can_use_a_gpu_after_fork", "import_once", "main", "serve"]
+__all__ = ["MESSAGE_BYTES", "Role", "become", "can_use_a_gpu_after_fork", "import_once", "main", "serve"]
 
 MESSAGE_BYTES = 4096
 # A worker's sockets and its output; a judge has one to each process of two groups.
@@ -230,3 +231,37 @@ def main(descriptor: str, *own_only: str) -> None:
     if not own_only and not can_use_a_gpu_after_fork():
         os.execv(sys.executable, [sys.executable, "-m", "opwright.checks.process", descriptor, "own only"])
     serve(socket.socket(fileno=int(descriptor)), os.getppid())
+
+
+def become(requests: socket.socket, errors: int, parent: int) -> NoReturn:
+    """Turn a fork of a command, which has imported everything, into a server.
+
+    Args:
+        errors: a file that takes what it prints as an error.
+    """
+    code = 1
+    try:
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream, file in enumerate((nothing, nothing, errors)):
+            os.dup2(file, stream)
+        _close_files_but({0, 1, 2, requests.fileno()})
+        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+        warnings.simplefilter("ignore")
+        serve(requests, parent)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _close_files_but(kept: set[int]) -> None:
+    """Close what a command has open: a kernel could write its verdict there."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in kept:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(number)

@@ -1,21 +1,23 @@
 """Starts the processes that workers are forked from. This module imports no torch until a check runs: a command may
-start one ahead, which imports torch at the same time as the command itself, and loads what it checks."""
+start one ahead, which imports torch at the same time as the command itself, or fork it once both have their imports."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from opwright.daemon import client
 from opwright.daemon.client import ForkedServer
 
-__all__ = ["Started", "environment_of_workers", "forget_ahead", "start_ahead", "started"]
+__all__ = ["Started", "environment_of_workers", "forget_ahead", "fork_ahead", "start_ahead", "started"]
 
 # Several kernels are checked at a time, so that each has some of the cores, and threads that wait for work sleep: by
 # default, OpenMP's spin on the cores that others need. (After torch.set_num_threads, LU in MKL may return garbage.)
@@ -41,8 +43,25 @@ def start_ahead() -> None:
     """Start one that the next check takes. It is ended with this process if none does."""
     with _lock:
         if not _ahead:
-            _ahead.append(_start(environment_of_workers(os.environ)))
-            atexit.register(forget_ahead)
+            _keep_ahead(_start(environment_of_workers(os.environ)))
+
+
+def fork_ahead() -> None:
+    """Like ``start_ahead``, but fork it from this process once that has imported what workers need: so this is done
+    once for both. This process gets the threads of a worker, and must not time kernels.
+
+    A process that has imported torch already may have run something, and starts another one.
+    """
+    with _lock:
+        if not _ahead:
+            environment = environment_of_workers(os.environ)
+            is_new = "torch" not in sys.modules and os.environ.get("TRITON_INTERPRET") != "1"
+            _keep_ahead((_forked(environment) if is_new else None) or _start(environment))
+
+
+def _keep_ahead(one: Started) -> None:
+    _ahead.append(one)
+    atexit.register(forget_ahead)
 
 
 def forget_ahead() -> None:
@@ -99,12 +118,59 @@ def _from_daemon(environment: dict[str, str], requests: socket.socket) -> Forked
 
 
 def _new_process(environment: dict[str, str], requests: socket.socket) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(p for p in sys.path if p)  # for its own imports; each worker gets the path of its job
     return subprocess.Popen(
         [sys.executable, "-m", _MODULE, str(requests.fileno())],
         pass_fds=[requests.fileno()],
-        env={**environment, "PYTHONPATH": path},
+        env={**environment, "PYTHONPATH": _import_path()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
+
+
+def _forked(environment: dict[str, str]) -> Started | None:
+    """A fork of this process, which has imported nothing yet; None if that could not be a fork server."""
+    with _variables(environment):
+        gc.disable()  # imports leave no garbage; ``import_once`` collects once, and enables it
+        from opwright.checks.process import forkserver
+
+        forkserver.import_once()
+        if not forkserver.can_use_a_gpu_after_fork():
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        printed, prints = os.pipe()
+        parent = os.getpid()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.environ["PYTHONPATH"] = _import_path()
+            forkserver.become(theirs, prints, parent)
+    theirs.close()
+    os.close(prints)
+    try:
+        return Started(ForkedServer(pid, os.fdopen(printed, "rb")), ours, environment)
+    except OSError:  # this system has no pidfd
+        ours.close()  # which ends it
+        return None
+
+
+@contextlib.contextmanager
+def _variables(environment: Mapping[str, str]) -> Iterator[None]:
+    """A block with the variables of workers, which OpenMP and Triton read once."""
+    before = {name: os.environ.get(name) for name, value in environment.items() if os.environ.get(name) != value}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _import_path() -> str:
+    """For a fork server's own imports, and those of other programs that workers start; each worker gets the path of its
+    job."""
+    return os.pathsep.join(p for p in sys.path if p)
