@@ -18,7 +18,7 @@ from opwright.checks import state
 from opwright.checks.copies import same_layout_copy
 from opwright.checks.exceptions import Raised, in_words, pass_on_refusal, text_of, where_raised
 from opwright.errors import ContractError, OpwrightError
-from opwright.internals.compiler import fake_tensors
+from opwright.internals.compiler import as_fakes
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 
@@ -200,8 +200,7 @@ class CallsHere:
 
     def _promised(self, arguments: Sequence[Any]) -> tuple[Layout, ...] | str:
         contract = self.op.contract
-        with fake_tensors(data_dependent=bool(contract.signature.data_dependent)) as as_fake:
-            fakes = tree.map_tensors(as_fake, list(arguments))
+        with as_fakes(list(arguments), data_dependent=bool(contract.signature.data_dependent)) as fakes:
             try:
                 promised = contract.unpack(contract.signature.call(self.op.with_saved, fakes))
             except Exception as error:  # a custom fake may raise anything

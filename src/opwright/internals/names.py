@@ -248,7 +248,12 @@ INTERNALS: tuple[Internal, ...] = (
         "recording derived gradients",
         "a derived gradient runs in Python in every call",
     ),
-    Internal("fake_tensor", "torch._subclasses.fake_tensor.FakeTensor", "tracing into Triton kernels", _OPAQUE),
+    Internal(
+        "fake_tensor",
+        "torch._subclasses.fake_tensor.FakeTensor",
+        "tracing into Triton kernels, fakes in less time",
+        _OPAQUE,
+    ),
     Internal(
         "dispatch_mode",
         "torch.utils._python_dispatch.TorchDispatchMode",

@@ -16,10 +16,17 @@ __all__ = ["FusedAttentionInSteps"]
 
 
 class FusedAttentionInSteps(TorchFunctionMode):
-    """A mode in which ``torch.nn.functional.scaled_dot_product_attention`` is done in steps."""
+    """A mode in which ``torch.nn.functional.scaled_dot_product_attention`` is done in steps.
+
+    Attributes:
+        was_called: whether there was any such operation.
+    """
+
+    was_called = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
+            self.was_called = True
             return _attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

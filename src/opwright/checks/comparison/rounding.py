@@ -36,6 +36,8 @@ class Operations:
     rounding: list[tuple[str, torch.dtype]] = field(default_factory=list)
     last: frozenset[int] = frozenset()
     are_seen: bool = False
+    # Whether attention may be among them, fused: it is done in steps.
+    attends: bool = True
 
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -64,10 +66,11 @@ def exactly() -> Iterator[None]:
 
 def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
     """The operations of a computation."""
-    mode = _Recording()
-    with mode, FusedAttentionInSteps():
+    mode, attention = _Recording(), FusedAttentionInSteps()
+    with mode, attention:
         results = run()
     mode.operations.last = mode.only_in(results)
+    mode.operations.attends = attention.was_called
     return mode.operations
 
 
@@ -89,7 +92,9 @@ def perturbed(
     mode = _Perturbed(operations, fallback, finest, seed)
     # Before the mode begins: it would count these among the computation's operations.
     disturbed = tree.map_tensors(lambda t: mode.disturbed_argument(t, is_exact=are_exact), to_double(arguments))
-    with _default_double(), mode, FusedAttentionInSteps():
+    # That mode sees each operation, also those of this one.
+    in_steps = FusedAttentionInSteps() if operations.attends else contextlib.nullcontext()
+    with _default_double(), mode, in_steps:
         yield disturbed
 
 
@@ -205,7 +210,8 @@ class _Perturbed(_Exactly):
         if not _is_floating(t):
             return t
         noise = self._noise(t.shape)
-        return (t * (1 + relative * noise) + least * noise).to(t.dtype)
+        found = t * noise.mul(relative).add_(1)
+        return (found.add_(noise, alpha=least) if least else found).to(t.dtype)
 
     def after(self, func: Any, out: Any) -> Any:
         if _converts(func) or not any(map(_is_floating, tree.tensors(out))):
@@ -285,7 +291,7 @@ class _Perturbed(_Exactly):
 
     def _noise(self, shape: torch.Size) -> torch.Tensor:
         """Random numbers from -1 to 1."""
-        return torch.rand(shape, dtype=torch.float64, generator=self._generator).mul_(2).sub_(1)
+        return torch.empty(shape, dtype=torch.float64).uniform_(-1, 1, generator=self._generator)
 
     def _errors_of(self, name: str) -> tuple[float, float, float]:
         """The relative error of an operation's results and of a term in it, and the smallest number of their dtype."""

@@ -40,6 +40,8 @@ MESSAGE_BYTES = 4096
 _MOST_FILES = 200
 # Seconds after which the server looks after its parent.
 _LOOK_AFTER_PARENT = 1.0
+# Python's own thresholds of garbage collection; a command has others.
+_THRESHOLDS = (700, 10, 10)
 _OWN_IMPORTS = ("opwright.checks.process.judge", "opwright.checks.process.kernel_process",
                 "opwright.checks.process.rank_process", "opwright.checks.process.ahead",
                 "opwright.checks.process.warm", "platformdirs")  # fmt: skip
@@ -249,6 +251,7 @@ def become(requests: socket.socket, errors: int, parent: int) -> NoReturn:
         _close_files_but({0, 1, 2, requests.fileno()})
         sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
         warnings.simplefilter("ignore")
+        gc.set_threshold(*_THRESHOLDS)
         serve(requests, parent)
         code = 0
     except BaseException:
