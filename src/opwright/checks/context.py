@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.known import KnownResults
 from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage, on_cpu
@@ -84,6 +85,8 @@ class Context:
     # whether the kernel returned results on a case.
     admitted: set[Case] = field(default_factory=set)
     slow: dict[Case, str] = field(default_factory=dict)
+    # What the reference has given while other kernels were judged; None: nothing is kept.
+    known_results: KnownResults | None = None
     known: dict[Case, bool] = field(default_factory=dict)
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
     _weights: dict[Case, int] = field(default_factory=dict)
@@ -162,29 +165,39 @@ class Context:
         return prepared
 
     def _prepared(self, case: Case, arguments: Sequence[Any]) -> Prepared:
-        compute = functools.partial(self._compute, arguments, decides_exactly=case.values == EIGHTHS)
+        compute = functools.partial(self._compute, arguments, case)
         return Prepared(case, tuple(arguments), functools.cache(compute))
 
-    def _compute(self, arguments: Sequence[Any], *, decides_exactly: bool = False) -> Computation:
-        """The reference on the CPU; in float32, where torch lacks an operation in a narrow dtype."""
+    def _compute(self, arguments: Sequence[Any], case: Case | None = None) -> Computation:
+        """The reference on the CPU; in float32, where torch lacks an operation in a narrow dtype.
+
+        Args:
+            case: that of the arguments, of which results may be known.
+        """
         copies = tree.map_tensors(on_cpu, tuple(arguments))
         own = self.as_reference(self.op.contract.reference)
+        given = {} if case is None or self.known_results is None else self.known_results.of(case, copies)
 
-        @functools.cache
-        def terms() -> int:
-            return self.as_reference(reduction_length)(self.op.contract, copies, reference.rounded)
+        def terms(_: int) -> int:
+            count = self.as_reference(reduction_length)
+            return reference.once("terms", lambda: count(self.op.contract, copies, reference.rounded))
 
-        reference = Computation(own, copies, lambda i: terms(), decides_exactly=decides_exactly)
+        exactly = case is not None and case.values == EIGHTHS
+        reference = Computation(own, copies, terms, decides_exactly=exactly, given=given)
         try:
-            _ = reference.rounded
+            if not given.get("is widened"):
+                _ = reference.rounded
+                return reference
         except Exception as error:
             if not _lacks_dtype(error):
                 raise
-            reference = Computation(functools.partial(_in_float32, own), copies, lambda i: terms(), is_widened=True)
-            try:
-                _ = reference.rounded
-            except Exception:  # nor does it compute in float32
-                raise error from None
+            refused = error
+        reference = Computation(functools.partial(_in_float32, own), copies, terms, is_widened=True, given=given)
+        try:
+            _ = reference.rounded
+        except Exception:  # nor does it compute in float32
+            raise refused from None
+        given["is widened"] = True
         return reference
 
     def as_reference(self, run: Callable[P, R]) -> Callable[P, R]:

@@ -20,7 +20,10 @@ from opwright.checks import c_settings, python_settings
 from opwright.checks.relatives import children
 from opwright.internals.autograd import saved_tensors_hooks, set_saved_tensors_hooks
 
-__all__ = ["RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "in_simulator", "restore", "settings", "watch_folder"]
+__all__ = [
+    "RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "in_simulator", "random_states", "restore",
+    "set_random_states", "settings", "watch_folder",
+]  # fmt: skip
 
 # Programs that compile, by what is in their command lines; packages that keep threads for their own work.
 _COMPILERS = (b"torch._inductor", b"opwright/backends/cuda/nvrtc_child.py")
@@ -177,6 +180,17 @@ def _bytes(state: bytes) -> torch.Tensor:
 
 def _known(device: str) -> dict[str, _Setting]:
     return {**_SETTINGS, **(_ON_GPU if device == "cuda" else {})}
+
+
+def random_states() -> dict[str, Any]:
+    """The states of the generators of random numbers on the CPU."""
+    return {name: _SETTINGS[name].read() for name in _SETTINGS.keys() & RANDOM_STATES}
+
+
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Set them to what they were."""
+    for name, value in states.items():
+        _SETTINGS[name].write(value)
 
 
 def in_simulator() -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from opwright.checks.context import KERNEL
 from opwright.checks.copies import WITHOUT_SHORTAGE
 from opwright.checks.plan import Task
-from opwright.checks.process.fork_servers import ForkServer, ServerEndedError, alone, beside_others
+from opwright.checks.process.fork_servers import ForkServer, ServerEndedError, alone, beside_others, release_judges
 from opwright.checks.process.isolation import Ending, run_job
 from opwright.checks.process.messages import (
     Doing,
@@ -153,6 +153,8 @@ def examine(
         return _examine(unit, on_step, tuple(checks) or unit.settings.checks, share)
     finally:
         _running.remove(this)
+        if not _running:
+            release_judges()
 
 
 def _examine(unit: CheckUnit, on_step: Callable[[str], None], checks: tuple[str, ...], share: Share | None) -> Part:

@@ -32,7 +32,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -41,6 +41,8 @@ from opwright.checks.comparison.rounding import Operations, exactly, lowered, pe
 from opwright.results import ErrorHistogram
 
 __all__ = ["Computation", "ErrorSizes", "describe_difference", "next_lower"]
+
+T = TypeVar("T")
 
 # The reference's own error counts up to this many times what rounding explains.
 MOST_OWN = 32.0
@@ -82,17 +84,28 @@ class Computation:
     is_hasty: bool = False
     # Whether decisions on arguments are the same in every right kernel, as these are numbers of a few bits.
     decides_exactly: bool = False
+    # What it has given until now, which others on the same arguments may share.
+    given: dict[str, Any] = field(default_factory=dict)
     _moved: list[torch.Tensor] = field(default_factory=list)
     _runs: int = 0
 
-    @cached_property
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """What is computed only once for all that share it."""
+        if name not in self.given:
+            self.given[name] = compute()
+        return cast(T, self.given[name])
+
+    @property
     def rounded(self) -> tuple[torch.Tensor, ...]:
         """The results in the arguments' own dtypes."""
-        return tuple(self.run(self.arguments))
+        return self.once("rounded", lambda: tuple(self.run(self.arguments)))
 
-    @cached_property
+    @property
     def exact(self) -> tuple[torch.Tensor, ...]:
         """The results with every floating value in float64."""
+        return self.once("exact", self._exact)
+
+    def _exact(self) -> tuple[torch.Tensor, ...]:
         with exactly():
             found = self.run(to_double(self.arguments))
         # Sizes that depend on data may depend on rounding.
@@ -202,13 +215,16 @@ class Computation:
 
     def _perturb(self) -> None:
         """One more run with errors, which may enlarge what rounding explains."""
-        changes = [
-            _distance(a, b).nan_to_num(0, 0, 0) if a.shape == b.shape else torch.zeros(b.shape, dtype=torch.float64)
-            for a, b in zip(self._with_errors(self._runs), self.exact, strict=True)
-        ]
+        changes = self.once(f"changes {self._runs}", self._changes)
         before = self._moved or [torch.zeros_like(c) for c in changes]
         self._moved = [torch.maximum(a, b) for a, b in zip(before, changes, strict=True)]
         self._runs += 1
+
+    def _changes(self) -> list[torch.Tensor]:
+        return [
+            _distance(a, b).nan_to_num(0, 0, 0) if a.shape == b.shape else torch.zeros(b.shape, dtype=torch.float64)
+            for a, b in zip(self._with_errors(self._runs), self.exact, strict=True)
+        ]
 
     def _with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
         finest = max(map(self._finest, range(len(self.rounded))), default=self._accumulator)
@@ -245,11 +261,11 @@ class Computation:
         dtypes = {t.dtype for t in tree.tensors([self.arguments, self.rounded])}
         return max((torch.finfo(d).eps for d in dtypes if _computes(d)), default=torch.finfo(torch.float32).eps)
 
-    @cached_property
+    @property
     def _operations(self) -> Operations:
         if self.is_widened:
             return Operations()
-        return recorded(lambda: self.run(self.arguments))
+        return self.once("operations", lambda: recorded(lambda: self.run(self.arguments)))
 
 
 def _is_without_progress(counts: Sequence[int], patience: int) -> bool:

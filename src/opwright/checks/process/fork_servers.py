@@ -10,18 +10,41 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from opwright.checks.process.forkserver import MESSAGE_BYTES, Role
 from opwright.checks.process.starting import forget_ahead, started
 from opwright.checks.relatives import let_go_on
 from opwright.errors import CheckError
 
-__all__ = ["ForkServer", "ServerEndedError", "alone", "beside_others", "end_workers", "kill", "warm_up"]
+__all__ = [
+    "ForkServer", "JudgeProcess", "ServerEndedError", "alone", "beside_others", "end_workers", "kill",
+    "release_judges", "warm_up",
+]  # fmt: skip
 
 
 class ServerEndedError(CheckError):
     """A fork server has ended, so that it forks nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class JudgeProcess:
+    """A judge, which takes one job after the other.
+
+    Attributes:
+        subject: what all of them are about; None if there is only one.
+    """
+
+    pid: int
+    subject: Any
+    control: socket.socket
+
+    def take(self, sockets: Sequence[socket.socket], output: int) -> None:
+        """Hand it what it needs for a job."""
+        with contextlib.suppress(OSError):  # it has ended, which its connections tell
+            socket.send_fds(self.control, [b"j"], [*(s.fileno() for s in sockets), output])
 
 
 class ForkServer:
@@ -37,6 +60,7 @@ class ForkServer:
         self._ended: dict[int, int] = {}
         self.stops = 0  # of the server or of this process
         self._broken = ""
+        self._judges: list[JudgeProcess] = []  # those that wait for a job
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
@@ -97,6 +121,30 @@ class ForkServer:
                     raise ServerEndedError("the process that workers are forked from was ended")
                 return pid
 
+    def judge_of(self, subject: Any, output: int) -> JudgeProcess:
+        """A judge of something: one that has judged it before and waits, or a new one. Those of other things end."""
+        if subject is not None:
+            with self._changed:
+                waiting = [judge for judge in self._judges if judge.subject == subject]
+                _release(judge for judge in self._judges if judge.subject != subject)
+                self._judges = waiting
+                if waiting:
+                    return waiting.pop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            return JudgeProcess(self.fork(Role.JUDGE, [theirs], output), subject, ours)
+
+    def keep(self, judge: JudgeProcess) -> None:
+        """Let a judge that has finished a job wait for the next one."""
+        with self._changed:
+            self._judges.append(judge)
+
+    def release_judges(self) -> None:
+        """End the judges that wait: what they know may be of sources that change."""
+        with self._changed:
+            _release(self._judges)
+            self._judges = []
+
     def wait(self, pid: int, timeout: float) -> int | None:
         """The exit code of a worker, or None if it does not end in time."""
         with self._changed:
@@ -118,6 +166,11 @@ class ForkServer:
             self._socket.shutdown(socket.SHUT_RDWR)
         if not self._has_forked:  # it may still be importing, and would read its socket only afterwards
             self._process.kill()
+
+
+def _release(judges: Iterable[JudgeProcess]) -> None:
+    for judge in judges:
+        judge.control.close()
 
 
 _SECONDS_TO_WARM_UP = 60.0
@@ -204,6 +257,14 @@ def alone(*, interpret: bool) -> Iterator[ForkServer]:
             with _lock:
                 _lone_servers.discard(server)
             server.close()
+
+
+def release_judges() -> None:
+    """End the judges of this process that wait for another kernel of their operator."""
+    with _lock:
+        servers = [*_servers.values()]
+    for server in servers:
+        server.release_judges()
 
 
 def end_workers() -> None:

@@ -28,6 +28,7 @@ from typing import NoReturn
 
 import torch
 
+from opwright.checks.process.messages import MOST_FILES
 from opwright.checks.relatives import adopt_orphans, children, end_with_parent, let_go_on
 from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
@@ -36,8 +37,6 @@ from opwright.machine import ask_compilers
 __all__ = ["MESSAGE_BYTES", "Role", "become", "can_use_a_gpu_after_fork", "import_once", "main", "serve"]
 
 MESSAGE_BYTES = 4096
-# A worker's sockets and its output; a judge has one to each process of two groups.
-_MOST_FILES = 200
 # Seconds after which the server looks after its parent.
 _LOOK_AFTER_PARENT = 1.0
 # Python's own thresholds of garbage collection; a command has others.
@@ -124,7 +123,7 @@ def serve(requests: socket.socket, parent: int) -> None:
 
 def _accept(requests: socket.socket, alive: set[int]) -> bool:
     try:
-        data, fds, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, _MOST_FILES)
+        data, fds, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, MOST_FILES)
     except ConnectionError:
         return False
     if not data:

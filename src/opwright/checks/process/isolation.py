@@ -125,7 +125,9 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
                         pids["second"] = server.fork(Role.KERNEL, [second_to_judge], write_output)
                         others = [to_second]
                     pids["kernel"] = server.fork(Role.KERNEL, [to_judge], write_output)
-                    pids["judge"] = server.fork(Role.JUDGE, [theirs, to_kernel, *others], write_output)
+                    judge = server.judge_of(_subject(job), write_output)
+                    pids["judge"] = judge.pid
+                    judge.take([theirs, to_kernel, *others], write_output)
                 finally:
                     os.close(write_output)
                     ranks.close()
@@ -137,9 +139,16 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
                 kill(pid)
             raise
     gives_up = hung or bool(conversation.broken)
+    judges_on = judge.subject is not None and conversation.finished and not (gives_up or conversation.kernel_ended)
+    if judges_on:
+        del pids["judge"]
+    else:
+        judge.control.close()
     codes = {name: _end(server, pid, at_once=gives_up or name == "second") for name, pid in pids.items()}
+    if judges_on:  # when nothing of the kernel is left
+        server.keep(judge)
     return Ending(
-        exit_code=codes["kernel" if conversation.kernel_ended else "judge"],
+        exit_code=codes.get("kernel" if conversation.kernel_ended else "judge", 0),
         hung=hung,
         doing=conversation.doing,
         case=conversation.case,
@@ -150,6 +159,25 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         broken=conversation.broken,
         out_of_memory=_ended_for_memory() > ended_before,
         disturbed=server.disturbed_since(stops),
+    )
+
+
+def _subject(job: Job) -> Job | None:
+    """What a judge may go on with when it has finished a job: another one that differs only in this. None if what is
+    judged is sent by value, or has ranks."""
+    if job.pickle or job.ranks:
+        return None
+    return dataclasses.replace(
+        job,
+        kernel="",
+        checks=(),
+        asked=(),
+        share=None,
+        reproduce="",
+        temporary="",
+        compiles_ahead=False,
+        has_second=False,
+        second_temporary="",
     )
 
 

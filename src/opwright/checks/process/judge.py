@@ -5,16 +5,22 @@ Checks that look at what happens in the process of the kernel run there (``kerne
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import socket
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from opwright.checks import meaning
+from opwright.checks import meaning, state
+from opwright.checks.comparison.known import KnownResults
 from opwright.checks.context import Context
 from opwright.checks.process.ahead import longest_dim
 from opwright.checks.process.messages import (
+    MOST_FILES,
     Doing,
     Done,
     Found,
@@ -60,6 +66,13 @@ class _Pipe:
     def __init__(self, connection: socket.socket) -> None:
         self._file = connection.makefile("rwb")
 
+    def __enter__(self) -> _Pipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more
+            self._file.close()
+
     def receive(self) -> Job:
         return read_job(self._file)
 
@@ -75,43 +88,74 @@ class _Pipe:
         self.send(Found(result) if isinstance(result, Finding) else Unchecked(result))
 
 
-def main(messages: socket.socket, kernel: socket.socket, *others: socket.socket) -> None:
-    """Run one job.
+@dataclass
+class _Subject:
+    """What a judge keeps from job to job: the operator that all of them are about, and what its reference has given."""
 
-    Args:
-        messages: to the process that checks.
-        kernel: to the process in which the kernel runs.
-        others: to the second one, if the job has one; else to those of a group, if the operator communicates.
-    """
+    operator: Op | None = None
+    results: KnownResults = field(default_factory=KnownResults)
+
+
+def main(control: socket.socket) -> None:
+    """Run jobs, one after the other, all of which are about one operator. Each comes as the files that it needs:
+    connections to the process that checks, to the process in which the kernel runs, to the second one, if the job has
+    one, or to those of a group, if the operator communicates; and a file for what is printed."""
     hide_memory()
-    pipe, link = _Pipe(messages), Connection(kernel)
-    job = pipe.receive()
-    try:
-        link.send_bytes(write_job(job))  # both import the operator at the same time
-        _judge(pipe, link, job, others)
-    except NotSimulated as refused:
-        pipe.send(NotRunnable(str(refused)))
-        pipe.send(Done())
-    except Ended:
-        pipe.send(KernelEnded())
-    except BrokenAnswer as broken:
-        pipe.send(KernelEnded(str(broken)))
+    subject, random_states = _Subject(), state.random_states()
+    while files := _next_files(control):
+        *connections, output = files
+        _print_to(output)
+        state.set_random_states(random_states)
+        sockets = [socket.socket(fileno=file) for file in connections]
+        _run(subject, *sockets)
+        _print_to(os.open(os.devnull, os.O_WRONLY))
+        for one in sockets:
+            one.close()
 
 
-def _judge(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.socket]) -> None:
+def _next_files(control: socket.socket) -> list[int]:
+    data, files, _, _ = socket.recv_fds(control, 1, MOST_FILES)
+    return files if data else []
+
+
+def _print_to(file: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    for number in (1, 2):
+        os.dup2(file, number)
+    os.close(file)
+
+
+def _run(subject: _Subject, messages: socket.socket, kernel: socket.socket, *others: socket.socket) -> None:
+    link = Connection(kernel)
+    with _Pipe(messages) as pipe:
+        job = pipe.receive()
+        try:
+            link.send_bytes(write_job(job))  # both import the operator at the same time
+            _judge(pipe, link, job, others, subject)
+        except NotSimulated as refused:
+            pipe.send(NotRunnable(str(refused)))
+            pipe.send(Done())
+        except Ended:
+            pipe.send(KernelEnded())
+        except BrokenAnswer as broken:
+            pipe.send(KernelEnded(str(broken)))
+
+
+def _judge(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.socket], subject: _Subject) -> None:
     enter(job)
     pipe.send(Doing("load"))
     why = "the module that defines it holds another version"
-    operator = None
+    operator = subject.operator
     try:
-        operator = load_operator(job)
-        if operator is not None:
+        if operator is None and (operator := load_operator(job)) is not None:
             join_alone(operator, "cpu")
     except Exception:  # the user's module may raise anything; the parent may send it by value instead
         why = traceback.format_exc(limit=-3)
     if operator is None:
         pipe.send(Unavailable(why))
         return
+    subject.operator = operator
     prepare_torch()
     calls = RemoteCalls(link, operator.contract.signature, pipe.send)
     unavailable = calls.why_unavailable()
@@ -121,7 +165,7 @@ def _judge(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.sock
     if _is_built(pipe, calls, operator, job):
         second = _started_second(pipe, others[0], operator, job) if job.has_second else None
         ranks = _ranks(pipe, others, operator, job) if job.ranks else job.why_no_ranks
-        for result in _results(pipe, calls, operator, job, ranks, second):
+        for result in _results(pipe, calls, subject, job, ranks, second):
             pipe.send_result(result)
     pipe.send(Done())
 
@@ -163,12 +207,13 @@ def _is_built(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> bool:
 def _results(
     pipe: _Pipe,
     calls: RemoteCalls,
-    operator: Op,
+    subject: _Subject,
     job: Job,
     ranks: RemoteRanks | str,
     second: SecondProcess | None,
 ) -> Iterator[Finding | NotChecked]:
-    step = Doing("start")
+    step, operator = Doing("start"), subject.operator
+    assert operator is not None  # it was loaded
 
     def progress(check: str, case: str, at: str = "") -> None:
         nonlocal step
@@ -195,6 +240,8 @@ def _results(
         arguments_on="cpu",
         ranks=ranks,
         timeout=job.timeout,
+        slow=subject.results.slow,
+        known_results=None if operator.contract.random else subject.results,
     )
     with operator.only(job.kernel), under_check():
         try:

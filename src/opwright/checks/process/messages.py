@@ -25,6 +25,7 @@ from opwright.runtime.targets import ImportPath
 
 __all__ = [
     "LOST_GPU",
+    "MOST_FILES",
     "Doing",
     "Done",
     "Found",
@@ -49,6 +50,8 @@ __all__ = [
 
 # The exit code of a process for which CUDA has nothing left but the error that a kernel caused.
 LOST_GPU = 86
+# A worker's sockets and its output; a judge has one to each process of two groups.
+MOST_FILES = 200
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,93 @@
+"""One judge for several kernels of an operator: what the reference has given is kept, and nothing of a kernel is."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import opwright as ow
+from opwright.checks import unit
+from opwright.results import Status
+from opwright.runtime.op import Op
+from opwright.runtime.targets import load_target
+
+SOURCE = """
+import os
+from jaxtyping import Float32
+from torch import Tensor
+import opwright as ow
+
+LOG = {log!r}
+
+@ow.op("one_judge::{name}")
+def {name}(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    if type(x) is Tensor and x.device.type == "cpu":
+        with open(LOG, "a") as file:
+            print(os.getpid(), file=file)
+    return 2 * x
+
+@{name}.python(name="right")
+def _(x):
+    return x + x
+
+@{name}.python(name="wrong")
+def _(x):
+    return 3 * x
+
+@{name}.python(name="writes its argument")
+def _(x):
+    y = x + x
+    x.zero_()
+    return y
+
+@{name}.python(name="ends its process")
+def _(x):
+    os._exit(0)
+
+@{name}.python(name="right again")
+def _(x):
+    return x * 2
+"""
+
+
+def _operator(folder: Path, name: str) -> tuple[Op, Path]:
+    log = folder / f"{name}.log"
+    file = folder / f"{name}_op.py"
+    file.write_text(textwrap.dedent(SOURCE.format(name=name, log=str(log))))
+    (op,) = load_target(str(file))
+    log.write_text("")
+    return op, log
+
+
+def _statuses(op: Op) -> dict[str, Status]:
+    report = ow.check(op, checks=["values", "inputs unchanged"], device="cpu", jobs=1)
+    return {v.kernel: v.status for v in report.verdicts}
+
+
+def _judges(log: Path) -> list[str]:
+    """The processes that have called the reference, in order."""
+    return list(dict.fromkeys(log.read_text().split()))
+
+
+RIGHT = {
+    "right": Status.PASS, "wrong": Status.FAIL, "writes its argument": Status.FAIL, "ends its process": Status.FAIL,
+    "right again": Status.PASS,
+}  # fmt: skip
+
+
+def test_each_kernel_gets_its_own_verdict_from_one_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, log = _operator(tmp_path, "shared")
+    monkeypatch.setattr(unit, "_running", [object()])  # as if others were checked all the time
+    assert _statuses(op) == RIGHT
+    judges = _judges(log)
+    assert len(judges) == 2  # one ends with the kernel's process that has ended
+    calls = log.read_text().split()
+    assert calls.count(judges[0]) < 4 * calls.count(judges[1])  # three kernels, of which the reference ran for one
+
+
+def test_a_judge_ends_when_nothing_is_checked(tmp_path: Path) -> None:
+    op, log = _operator(tmp_path, "alone")
+    assert _statuses(op) == RIGHT
+    assert len(_judges(log)) == len(RIGHT)
