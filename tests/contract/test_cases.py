@@ -34,6 +34,31 @@ def test_every_boundary_of_every_dim_is_there():
     assert {(), (0,), (3, 5)} <= {s["batch"] for s in sizes}
 
 
+def test_arguments_of_which_only_sizes_are_wanted_are_as_large_and_values_that_are_stated_are_drawn():
+    def gather(
+        x: Float[Tensor, "n #m"],
+        at: Annotated[Int[Tensor, "k"], ow.values(0, "n-1")],
+        weight: Annotated[Float32[Tensor, "k"], ow.values(0.5, 1.0)],
+        bias: Float[Tensor, ""] | None = None,
+        factor: float = 2.0,
+    ) -> Float[Tensor, "k m"]:
+        return x[at]
+
+    contract = contract_of(gather)
+    for case in cases(contract, "quick"):
+        try:
+            drawn = arguments_of(contract, case, "cpu")
+        except CheckError:  # no integer is from 0 to -1
+            with pytest.raises(CheckError):
+                arguments_of(contract, case, "cpu", only_sizes=True)
+            continue
+        sized = arguments_of(contract, case, "cpu", only_sizes=True)
+        assert [(t.shape, t.dtype) for t in drawn[:3]] == [(t.shape, t.dtype) for t in sized[:3]]
+        assert (drawn[3] is None) == (sized[3] is None)
+        assert 0 <= int(sized[1].sum()) <= len(sized[1]) * len(sized[0])
+        assert not len(sized[2]) or 0.5 <= float(sized[2].min()) <= float(sized[2].max()) <= 1
+
+
 def test_dims_differ_so_that_swapped_ones_show():
     base = dict(cases(contract_of(matmul), "quick")[-1].sizes)
     assert len({base["m"], base["k"], base["n"]}) == 3

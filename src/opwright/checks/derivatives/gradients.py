@@ -363,4 +363,7 @@ def expected_gradients(
         return derive.vjp(contract, arguments, grads, tracked)
 
     grads = [*to_cpu(copy_of(list(incoming))), *[None] * (len(run.expected) - len(visible))]
-    return Computation(context.as_reference(vjp), (to_cpu(copy_of(run.before)), grads), terms)
+    values = (to_cpu(copy_of(run.before)), grads)
+    known = context.known_results
+    given = {} if known is None else known.of((NAME, run.case, tuple(tracked)), values)
+    return Computation(context.as_reference(vjp), values, terms, given=given)

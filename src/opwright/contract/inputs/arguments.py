@@ -42,7 +42,7 @@ __all__ = [
 
 
 def arguments_of(
-    contract: Contract, case: Case, device: str, *, draw: int = 0, group: str | None = None
+    contract: Contract, case: Case, device: str, *, draw: int = 0, group: str | None = None, only_sizes: bool = False
 ) -> tuple[Any, ...]:
     """The arguments of a case, in signature order, on a device.
 
@@ -52,6 +52,7 @@ def arguments_of(
         draw: other numbers give tensors of the same sizes with other values; a sample has only its own. The scalars are
             the same for all but 0.
         group: the name of what process groups are; by default, of this process's default group.
+        only_sizes: floats for which no values are stated are not drawn, as nobody reads them. Numbers are others, then.
 
     Raises:
         CheckError: the case's sizes contradict the contract, or there is not enough memory for its layout.
@@ -67,7 +68,7 @@ def arguments_of(
         found = tuple(
             _group(contract, group)
             if a.is_group
-            else _argument(a, case, env, of_tensors if a.is_tensor else generator, device, place)
+            else _argument(a, case, env, of_tensors if a.is_tensor else generator, device, place, only_sizes)
             for place, a in enumerate(contract.signature.arguments)
         )
         if case.values == TARGETS:
@@ -87,7 +88,13 @@ def _group(contract: Contract, name: str | None) -> ProcessGroup:
 
 
 def _argument(
-    argument: Argument, case: Case, env: dict[str, Any], generator: torch.Generator, device: str, place: int
+    argument: Argument,
+    case: Case,
+    env: dict[str, Any],
+    generator: torch.Generator,
+    device: str,
+    place: int,
+    only_sizes: bool,
 ) -> Any:
     if not case.has(argument.name, is_optional=argument.optional):
         return None
@@ -104,9 +111,10 @@ def _argument(
     arranged = argument.values is not None and argument.values.is_arranged
     if kind in SHARED and (argument.mutated or arranged):
         kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
+    is_read = not only_sizes or argument.values is not None or not dtype.is_floating_point
     tensors = [
         arrange(
-            draw(shape, dtype, argument.values, env, generator, case.values),
+            draw(shape, dtype, argument.values, env, generator, case.values) if is_read else _not_drawn(shape, dtype),
             kind if only in ("", argument.name) else "",
             device,
             place + i,
@@ -114,6 +122,10 @@ def _argument(
         for i, shape in enumerate(shapes)
     ]
     return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
+
+
+def _not_drawn(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros((), dtype=dtype).expand(tuple(shape))
 
 
 def _broadcast(argument: Argument, only: str) -> str:

@@ -7,7 +7,8 @@ layout=sliced``; the same text always gives the same values, so a failure can be
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -95,23 +96,32 @@ def cases(
     if level == "smoke":
         return list(dict.fromkeys(c for case in _smoke(contract, reach) if (c := admissible(contract, case))))
     found = _all(contract, level, allowed, reach, combinations)
-    return [case for case in found if (far or case.layout != FAR) and _has_small_results(contract, case, level)]
+    least = functools.cache(functools.partial(_least_results, contract))
+    return [case for case in found if (far or case.layout != FAR) and _has_small_results(contract, case, level, least)]
 
 
 # What a tensor costs at least, in elements: lists may have one for each row.
 _OF_A_TENSOR = 10_000
 
 
-def _has_small_results(contract: Contract, case: Case, level: str) -> bool:
-    """Whether results are not much larger than arguments may be, as an outer product's of two long vectors."""
+def _has_small_results(contract: Contract, case: Case, level: str, least: Callable[[Case], int]) -> bool:
+    """Whether results are not much larger than arguments may be, as an outer product's of two long vectors.
+
+    Args:
+        least: how many elements the results have at least, which is the same for all layouts.
+    """
     if case.sample is not None or case.layout == FAR or elements(contract, case) < _LONG:
         return True
+    return least(dataclasses.replace(case, layout="contiguous")) <= 4 * MOST_ELEMENTS[level]
+
+
+def _least_results(contract: Contract, case: Case) -> int:
+    """How many elements results have, where a tensor counts as one of some size; 0 if that is not known."""
     try:
-        arguments = arguments_of(contract, dataclasses.replace(case, layout="contiguous"), "meta")
-        results = derive.fake_outputs(contract, arguments)
+        results = derive.fake_outputs(contract, arguments_of(contract, case, "meta", only_sizes=True))
     except Exception:  # a reference may raise anything; it is asked again with values
-        return True
-    return sum(max(_OF_A_TENSOR, result.numel()) for result in results) <= 4 * MOST_ELEMENTS[level]
+        return 0
+    return sum(max(_OF_A_TENSOR, result.numel()) for result in results)
 
 
 def _all(
