@@ -42,8 +42,6 @@ from opwright.results import ErrorHistogram
 
 __all__ = ["Computation", "ErrorSizes", "describe_difference", "next_lower"]
 
-T = TypeVar("T")
-
 # The reference's own error counts up to this many times what rounding explains.
 MOST_OWN = 32.0
 _RUNS = 12
@@ -63,6 +61,7 @@ _EXPONENT, _MANTISSA_BITS = 0x7FF0_0000_0000_0000, 52
 _PAIRS = 20
 # Of more integers, such as the places of the median of equal values, runs may miss the one that the kernel gives.
 _MANY = 8
+T = TypeVar("T")
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Computation:
     terms: Callable[[int], int]
     # Whether a narrow dtype was replaced by float32 in all of it, so that its steps' dtypes are not known.
     is_widened: bool = False
-    # Whether no runs with errors are made, as where it is known that a kernel is wrong: they may explain more.
+    # Whether no runs with errors are made, as where it is known that a kernel is wrong.
     is_hasty: bool = False
     # Whether decisions on arguments are the same in every right kernel, as these are numbers of a few bits.
     decides_exactly: bool = False
@@ -221,10 +220,8 @@ class Computation:
         self._runs += 1
 
     def _changes(self) -> list[torch.Tensor]:
-        return [
-            _distance(a, b).nan_to_num(0, 0, 0) if a.shape == b.shape else torch.zeros(b.shape, dtype=torch.float64)
-            for a, b in zip(self._with_errors(self._runs), self.exact, strict=True)
-        ]
+        pairs = zip(self._with_errors(self._runs), self.exact, strict=True)
+        return [_distance(a if a.shape == b.shape else b, b).nan_to_num(0, 0, 0) for a, b in pairs]
 
     def _with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
         finest = max(map(self._finest, range(len(self.rounded))), default=self._accumulator)

@@ -11,12 +11,12 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.checks.context import KERNEL
-from opwright.checks.process.fork_servers import ForkServer, kill
+from opwright.checks.process.fork_servers import ForkServer, JudgeProcess, kill
 from opwright.checks.process.forkserver import Role
 from opwright.checks.process.messages import (
     LOST_GPU,
@@ -138,15 +138,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
             for pid in pids.values():
                 kill(pid)
             raise
-    gives_up = hung or bool(conversation.broken)
-    judges_on = judge.subject is not None and conversation.finished and not (gives_up or conversation.kernel_ended)
-    if judges_on:
-        del pids["judge"]
-    else:
-        judge.control.close()
-    codes = {name: _end(server, pid, at_once=gives_up or name == "second") for name, pid in pids.items()}
-    if judges_on:  # when nothing of the kernel is left
-        server.keep(judge)
+    codes = _end_all(server, judge, pids, conversation, hung=hung)
     return Ending(
         exit_code=codes.get("kernel" if conversation.kernel_ended else "judge", 0),
         hung=hung,
@@ -160,6 +152,22 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         out_of_memory=_ended_for_memory() > ended_before,
         disturbed=server.disturbed_since(stops),
     )
+
+
+def _end_all(
+    server: ForkServer, judge: JudgeProcess, pids: Mapping[str, int], conversation: _Conversation, *, hung: bool
+) -> dict[str, int]:
+    """The exit codes of the processes of a job, which end; but a judge that has finished, and knows what it judges by
+    name, waits for another job once nothing of this kernel is left."""
+    gives_up = hung or bool(conversation.broken)
+    judges_on = judge.subject is not None and conversation.finished and not (gives_up or conversation.kernel_ended)
+    if not judges_on:
+        judge.control.close()
+    ending = {name: pid for name, pid in pids.items() if name != "judge" or not judges_on}
+    codes = {name: _end(server, pid, at_once=gives_up or name == "second") for name, pid in ending.items()}
+    if judges_on:
+        server.keep(judge)
+    return codes
 
 
 def _subject(job: Job) -> Job | None:
