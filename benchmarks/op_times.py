@@ -48,11 +48,13 @@ def processor_seconds() -> float:
 def wait_for_orphans(others: set[int]) -> None:
     """Wait for what a command leaves behind, such as the process that its workers were forked from."""
     end = time.monotonic() + 10
-    while set(children()) - others and time.monotonic() < end:
-        time.sleep(0.05)
-        with contextlib.suppress(ChildProcessError):
+    while True:
+        with contextlib.suppress(ChildProcessError):  # also of one that has ended already
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        if not set(children()) - others or time.monotonic() > end:
+            return
+        time.sleep(0.05)
 
 
 def check(environment: dict[str, str], target: str, device: str) -> dict[str, Any]:
