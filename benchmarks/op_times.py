@@ -49,10 +49,11 @@ def wait_for_orphans(others: set[int]) -> None:
     """Wait for what a command leaves behind, such as the process that its workers were forked from."""
     end = time.monotonic() + 10
     while True:
-        with contextlib.suppress(ChildProcessError):  # also of one that has ended already
+        left = set(children()) - others
+        with contextlib.suppress(ChildProcessError):  # also of what has ended already
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not set(children()) - others or time.monotonic() > end:
+        if not left or time.monotonic() > end:
             return
         time.sleep(0.05)
 
