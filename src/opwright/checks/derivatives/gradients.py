@@ -32,6 +32,7 @@ __all__ = [
     "backward_of",
     "check",
     "compare",
+    "compare_with_reference",
     "differentiable_cases",
     "expected_gradients",
     "incoming_gradient",
@@ -244,7 +245,7 @@ def _of_second_backward(
             f"a second backward of the same graph is refused: {found.again}",
             "keep what the backward needs with ctx.save_for_backward, which torch frees itself",
         )
-    wrong = _compare(context, run, tracked, incoming, found.again)
+    wrong = compare_with_reference(context, run, tracked, incoming, found.again)
     return f"in the second backward, {wrong}" if isinstance(wrong, str) else wrong
 
 
@@ -291,7 +292,7 @@ def compare(
         for a, b in zip(tree.tensors(list(now)), tree.tensors(list(then)), strict=True):
             if not torch.equal(element_bytes(a).cpu(), element_bytes(b).cpu()):
                 return f"the backward wrote {what}"
-    return _compare(context, run, tracked, incoming, found.of_inputs, of_each)
+    return compare_with_reference(context, run, tracked, incoming, found.of_inputs, of_each)
 
 
 def _visible(context: Context, run: Observation) -> tuple[torch.Tensor, ...]:
@@ -314,7 +315,7 @@ def incoming_gradient(output: torch.Tensor, layout: str, device: str) -> torch.T
     return arrange(values.to(output.dtype), layout, device)
 
 
-def _compare(
+def compare_with_reference(
     context: Context,
     run: Observation,
     tracked: Sequence[bool],
@@ -322,6 +323,7 @@ def _compare(
     got: Sequence[Any],
     of_each: OfEach = wrong_gradient,
 ) -> str | Doubt | NotChecked | None:
+    """What is wrong with the gradients of tracked tensors."""
     contract = _contract(context)
     reference = expected_gradients(context, run, tracked, incoming)
     try:
