@@ -37,6 +37,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.integers import distinct, has_no_place_twice, is_between, places_twice
 from opwright.checks.comparison.rounding import Operations, exactly, lowered, perturbed, recorded, to_double
 from opwright.results import ErrorHistogram
 
@@ -57,8 +58,6 @@ _WIDEST = (torch.float64, torch.complex128)
 _FEW_WRONG = 16
 # The bits of the exponent of a float64, and how many bits are below them.
 _EXPONENT, _MANTISSA_BITS = 0x7FF0_0000_0000_0000, 52
-# So many pairs of integers would be equal, if each was drawn by itself.
-_PAIRS = 20
 # Of more integers, such as the places of the median of equal values, runs may miss the one that the kernel gives.
 _MANY = 8
 T = TypeVar("T")
@@ -198,7 +197,7 @@ class Computation:
         for seed in range(0 if self.is_hasty else _MOST_RUNS):
             if not len(left):
                 break
-            if len(seen) > (_RUNS if len(left) > _FEW_WRONG else _PATIENCE) and int(_distinct(seen).max()) == 1:
+            if len(seen) > (_RUNS if len(left) > _FEW_WRONG else _PATIENCE) and int(distinct(seen).max()) == 1:
                 break  # rounding changes none of them
             also = self._with_errors(seed)[i]
             if also.shape == got.shape:
@@ -206,10 +205,10 @@ class Computation:
                 keep = values != seen[-1]
                 left, values, seen = left[keep], values[keep], [s[keep] for s in seen]
         if len(left):
-            left = left[~((_distinct(seen) >= _MANY) & _is_between(values, seen))]
+            left = left[~((distinct(seen) >= _MANY) & is_between(values, seen))]
         wrong = torch.zeros(got.numel(), dtype=torch.bool).index_fill(0, left, True).reshape(got.shape)
-        if len(excused) and _has_no_place_twice(self.exact[i]):
-            wrong |= _places_twice(got)  # as those of the largest: no run decides on all of a row
+        if len(excused) and has_no_place_twice(self.exact[i]):
+            wrong |= places_twice(got)  # as those of the largest: no run decides on all of a row
         return wrong
 
     def _perturb(self) -> None:
@@ -270,36 +269,6 @@ def _is_without_progress(counts: Sequence[int], patience: int) -> bool:
     if counts[-1] > _FEW_WRONG:
         return len(counts) > _FEW_RUNS and counts[-1] > 0.9 * counts[-1 - _FEW_RUNS]
     return len(counts) > patience and counts[-1] >= counts[-1 - patience]
-
-
-def _distinct(seen: Sequence[torch.Tensor]) -> torch.Tensor:
-    """How many different integers runs with errors gave for each element."""
-    return (torch.stack(list(seen)).sort(0).values.diff(dim=0) != 0).sum(0) + 1
-
-
-def _places_twice(places: torch.Tensor) -> torch.Tensor:
-    """Which integers are in their row (the last axis) already."""
-    order = places.sort(dim=-1, stable=True)
-    again = torch.zeros(places.shape, dtype=torch.bool)
-    again[..., 1:] = order.values[..., 1:] == order.values[..., :-1]
-    return torch.zeros_like(again).scatter(-1, order.indices, again)
-
-
-def _has_no_place_twice(places: torch.Tensor) -> bool:
-    """Whether no row of integers has one of them twice, which chance would not explain."""
-    if not places.dim() or not places.numel() or bool(_places_twice(places).any()):
-        return False
-    values, length = 1 + int(places.max()) - int(places.min()), places.shape[-1]
-    pairs = places.numel() // length * length * (length - 1) // 2
-    return pairs >= _PAIRS * values
-
-
-def _is_between(values: torch.Tensor, seen: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Whether integers are among those that runs gave, or just beside, and not negative where none of these is."""
-    found, values = torch.stack(list(seen)).long(), values.long()
-    low, high = found.amin(0), found.amax(0)
-    beside = (high - low) // 8
-    return (values >= torch.where(low >= 0, (low - beside).clamp_min(0), low - beside)) & (values <= high + beside)
 
 
 def _is_explained(

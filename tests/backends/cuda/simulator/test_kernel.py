@@ -17,7 +17,8 @@ import torch
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator import kernel as simulator
-from opwright.backends.cuda.simulator.kernel import SimulatedKernel, Unwritten
+from opwright.backends.cuda.simulator.kernel import SimulatedKernel
+from opwright.backends.cuda.simulator.memory import Unwritten
 from opwright.backends.cuda.source import CudaSource
 from opwright.errors import LaunchError, SimulatorError
 from opwright.results import KernelFinding

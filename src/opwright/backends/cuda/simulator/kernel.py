@@ -29,6 +29,7 @@ from opwright.backends.cuda.simulator.abi import (
 )
 from opwright.backends.cuda.simulator.compilation import Built
 from opwright.backends.cuda.simulator.findings import MemoryRange, describe
+from opwright.backends.cuda.simulator.memory import Unwritten, address_of, known_memory, without_overlap
 from opwright.backends.gpu.arguments import KernelStruct, Packer
 from opwright.backends.gpu.clusters import conflicting_cluster
 from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
@@ -36,7 +37,7 @@ from opwright.backends.gpu.launcher import Configuration
 from opwright.errors import KernelError, LaunchError, SimulatorError
 from opwright.machine import own_cores
 
-__all__ = ["SimulatedKernel", "SimulatedVariable", "Unwritten", "load"]
+__all__ = ["SimulatedKernel", "SimulatedVariable", "load"]
 
 Dim3 = tuple[int, int, int]
 
@@ -55,18 +56,6 @@ _KINDS: tuple[ParameterKind, ...] = (
 )  # fmt: skip
 _PRINTING = frozenset({"printf", "puts", "putchar", "vprintf", "__printf_chk", "__vprintf_chk"})
 _CPU = -1  # the result of ``Tensor.get_device`` for a CPU tensor
-
-
-class Unwritten:
-    """An uninitialised tensor (``torch.empty``), across several launches.
-
-    Reading a byte of it that no kernel has written is a finding. Pass the same object to every launch that takes the
-    tensor; for a single launch the tensor itself is enough.
-    """
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self.written = bytearray(_span(tensor)[1] - _span(tensor)[0])
 
 
 @dataclass(frozen=True)
@@ -141,7 +130,7 @@ class SimulatedKernel:
         tensors += [(-1, tensor) for tensor in reachable]
         if configuration.is_empty:
             return
-        known = _known(tensors, uninitialised) if self.checked else ()
+        known = known_memory(tensors, uninitialised) if self.checked else ()
         request = Request(
             grid=grid,
             block=block,
@@ -243,13 +232,13 @@ class SimulatedKernel:
         request.shared, request.shared_count = shared_array, len(shared)
         if not self.checked:
             return (shared_array,)
-        regions = [Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known]
+        regions = [Region(k.begin, k.end, 0, k.granule, address_of(k.written), address_of(k.inside)) for k in known]
         for symbol in self._symbols:
             if symbol.kind == "variable" and not _belongs_to_runtime(symbol.name):
                 begin = self._base + symbol.place
                 regions.append(Region(begin, begin + symbol.size, 1, min(4, symbol.size), None, None))
         # Symbols may share memory (aliases); the runtime needs regions that do not overlap.
-        regions = _without_overlap(sorted(regions, key=lambda region: int(region.begin)))
+        regions = without_overlap(sorted(regions, key=lambda region: int(region.begin)))
         region_array = (Region * max(1, len(regions)))(*regions)
         request.regions, request.region_count = region_array, len(regions)
         return region_array, shared_array
@@ -367,74 +356,7 @@ def _both_barriers(kernel: str) -> LaunchError:
     )
 
 
-# --- memory ---
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of the first byte of the tensor's elements and of the end of the last."""
-    if tensor.numel() == 0:
-        return tensor.data_ptr(), tensor.data_ptr()
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-
-def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Which bytes of the span belong to an element; None for all, as in every dense tensor."""
-    begin, end = _span(tensor)
-    size = tensor.element_size()
-    if tensor.numel() * size >= end - begin:
-        return None
-    mask = torch.zeros((end - begin) // size, dtype=torch.bool)
-    mask.as_strided(tensor.shape, tensor.stride()).fill_(True)
-    return mask.repeat_interleave(size).to(torch.uint8)
-
-
-def _known(
-    tensors: Sequence[tuple[int, torch.Tensor]], uninitialised: Sequence[torch.Tensor | Unwritten]
-) -> tuple[MemoryRange, ...]:
-    """The memory that the kernel may access: the spans of its tensors, overlapping ones merged."""
-    fresh = [u if isinstance(u, Unwritten) else Unwritten(u) for u in uninitialised]
-    spans = sorted((*_span(tensor), position, tensor) for position, tensor in tensors if tensor.numel())
-    groups: list[list[tuple[int, int, int, torch.Tensor]]] = []
-    for span in spans:
-        if groups and span[0] < max(other[1] for other in groups[-1]):
-            groups[-1].append(span)
-        else:
-            groups.append([span])
-    return tuple(_merge(group, fresh) for group in groups)
-
-
-def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwritten]) -> MemoryRange:
-    begin, end = group[0][0], max(span[1] for span in group)
-    inside: torch.Tensor | None = None
-    masks = [_inside(tensor) for *_, tensor in group]
-    if all(mask is not None for mask in masks):
-        inside = torch.zeros(end - begin, dtype=torch.uint8)
-        for (first, last, _, _), mask in zip(group, masks, strict=True):
-            inside[first - begin : last - begin] |= mask  # type: ignore[arg-type]
-    written = next(
-        (u.written for u in fresh if len(group) == 1 and _span(u.tensor) == (begin, end)),
-        None,
-    )
-    tensors = tuple((position, first, last, tensor) for first, last, position, tensor in group)
-    granule = min(tensor.element_size() for *_, tensor in group)
-    return MemoryRange(begin, end, granule, tensors, written, inside)
-
-
-def _address(memory: bytearray | torch.Tensor | None) -> int | None:
-    if memory is None:
-        return None
-    if isinstance(memory, torch.Tensor):
-        return memory.data_ptr()
-    return ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
-
-
-def _without_overlap(regions: list[Region]) -> list[Region]:
-    kept: list[Region] = []
-    for region in regions:
-        if not kept or region.begin >= kept[-1].end:
-            kept.append(region)
-    return kept
+# --- variables ---
 
 
 def _is_shared(symbol: Symbol) -> bool:

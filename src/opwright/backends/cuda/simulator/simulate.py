@@ -13,7 +13,8 @@ import torch
 
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda.simulator.compilation import compile_kernel
-from opwright.backends.cuda.simulator.kernel import SimulatedKernel, Unwritten, load
+from opwright.backends.cuda.simulator.kernel import SimulatedKernel, load
+from opwright.backends.cuda.simulator.memory import Unwritten
 from opwright.backends.cuda.simulator.variables import SharedVariables
 from opwright.backends.cuda.source import CudaSource
 from opwright.backends.gpu.launcher import Configuration
