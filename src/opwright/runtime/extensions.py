@@ -14,9 +14,9 @@ def load_extensions(*, build: bool) -> None:
     """Load them now.
 
     Args:
-        build: build what is not in the cache; False: then this process does without it, so that no compiler runs
-            beside what it times or watches.
+        build: build what calls of operators use and is not in the cache; what is not built now, this process does
+            without, so that no compiler runs beside what it times or watches.
     """
     guarded_calls.load(build_tools(), build=build)
     tracked_calls.load(build_tools(), build=build)
-    graph_steps.load(build_tools(), build=build)
+    graph_steps.load(build_tools(), build=False)  # no call of an operator replays a graph
