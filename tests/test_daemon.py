@@ -18,12 +18,10 @@ from pathlib import Path
 import pytest
 
 from opwright.daemon import client, place
-from opwright.internals.names import DYNAMO
 
-# Imports nothing that imports Dynamo: where it is there already, a daemon has imported it.
 OPERATORS = f"""
     import os, pathlib, sys, time
-    came_from_a_daemon = {DYNAMO!r} in sys.modules
+    came_from_a_daemon = "opwright.cli.daemon_process" in sys.orig_argv
     import torch
     from jaxtyping import Float32
     from torch import Tensor
