@@ -23,7 +23,7 @@ __all__ = ["GraphCopy", "GraphSteps", "NativeGraph", "NativeStep", "Refusal", "g
 
 _EXTENSION = Extension(
     "graph_step",
-    sources=("graph_step.cpp", "python_objects.h", "extension.h", "python_tensor.h"),
+    sources=("graph_step.cpp", "graph_node.h", "python_objects.h", "extension.h", "python_tensor.h"),
     flags=("-O2", "-std=c++20", "-fPIC", "-shared", "-Wall"),
     libraries=("torch_cpu", "torch_python", "c10"),
 )

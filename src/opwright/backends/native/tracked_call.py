@@ -27,7 +27,7 @@ __all__ = ["TrackedCall", "TrackedCalls", "load_tracked_calls", "tracked_calls"]
 
 _EXTENSION = Extension(
     "tracked_call",
-    sources=("tracked_call.cpp", "tape.h", "python_objects.h", "extension.h", "python_tensor.h"),
+    sources=("tracked_call.cpp", "graph_node.h", "tape.h", "python_objects.h", "extension.h", "python_tensor.h"),
     flags=("-O2", "-std=c++20", "-fPIC", "-shared", "-Wall"),
     libraries=("torch_cpu", "torch_python", "c10"),
 )

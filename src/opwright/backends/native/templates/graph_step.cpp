@@ -2,11 +2,10 @@
 // launches, and gives the outputs a node of autograd's graph, whose backward does the same with the other graph.
 // runtime/cuda_graphs/replay.py does the same in Python. graph_step.py writes the tuples in the order in which they are
 // read here.
+#include <graph_node.h>
 #include <python_objects.h>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -19,14 +18,13 @@
 #include <utility>
 #include <vector>
 
-namespace torch::autograd {
-TORCH_API void deleteNode(Node* function);  // of torch with shared_ptr, where nodes need it
-}
-
 namespace {
 
+using opwright::announce;
 using opwright::checked;
 using opwright::Kept;
+using opwright::new_node;
+using opwright::NodePointer;
 using opwright::Owned;
 using opwright::python_of;
 using opwright::tensor_in;
@@ -35,8 +33,6 @@ using opwright::WithGil;
 using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-// shared_ptr until torch 2.13, intrusive_ptr since.
-using NodePointer = decltype(Edge::function);
 
 // cudaGraphExecMemcpyNodeSetParams1D.
 using SetCopy = int (*)(void* executable, void* node, void* to, const void* from, std::size_t bytes, int kind);
@@ -261,23 +257,6 @@ class ReplayedCall : public Node {
   const std::shared_ptr<const void> lease_;
 };
 
-template <class Pointer>
-Pointer new_node(const std::shared_ptr<Step>& step, torch::autograd::edge_list&& edges) {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
-    return Pointer(new ReplayedCall(step, std::move(edges)), torch::autograd::deleteNode);
-  } else {
-    return c10::make_intrusive<ReplayedCall>(step, std::move(edges));
-  }
-}
-
-// Since torch 2.14 a thread can have hooks on new nodes.
-template <class Pointer>
-void announce(const Pointer& node) {
-#if __has_include(<torch/csrc/autograd/node_creation_hook.h>)
-  torch::autograd::fire_node_creation_hooks(node);
-#endif
-}
-
 constexpr const char* capsule_name = "opwright.graph_step";
 
 const std::shared_ptr<Step>& step_in(PyObject* capsule) {
@@ -307,7 +286,7 @@ void track(const std::shared_ptr<Step>& step, PyObject* const* tensors, const va
     const at::Tensor& tensor = tensor_in(tensors[i]);
     edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : Edge());
   }
-  const NodePointer node = new_node<NodePointer>(step, std::move(edges));
+  const NodePointer node = new_node<ReplayedCall>(step, std::move(edges));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!step->is_differentiable[i]) continue;
     torch::autograd::impl::set_gradient_edge(outputs[i], {node, node->add_input_metadata(outputs[i])});

@@ -1,10 +1,9 @@
 // Calls that autograd tracks, like an earlier one, as one Python function: it runs a kernel and gives its outputs a node
 // of autograd's graph. What is not as described goes to Python's way, torch.autograd.Function.
 // tracked_call.py writes the numbers of a description in the order in which they are read here.
+#include <graph_node.h>
 #include <tape.h>
 
-#include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -17,15 +16,14 @@
 #include <utility>
 #include <vector>
 
-namespace torch::autograd {
-TORCH_API void deleteNode(Node* function);  // of torch with shared_ptr, where nodes need it
-}
-
 namespace {
 
+using opwright::announce;
 using opwright::checked;
 using opwright::Gil;
 using opwright::Kept;
+using opwright::new_node;
+using opwright::NodePointer;
 using opwright::Owned;
 using opwright::python_of;
 using opwright::tensor_in;
@@ -35,8 +33,6 @@ using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-// shared_ptr until torch 2.13, intrusive_ptr since.
-using NodePointer = decltype(Edge::function);
 
 // The functions and constants of a description, in a tuple, so that Python's garbage collector sees them.
 enum Held : Py_ssize_t {
@@ -309,23 +305,6 @@ class TrackedCall : public Node {
   bool is_released_ = false;
 };
 
-template <class Pointer>
-Pointer new_node(PyObject* self, const Description& description) {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
-    return Pointer(new TrackedCall(self, description), torch::autograd::deleteNode);
-  } else {
-    return c10::make_intrusive<TrackedCall>(self, description);
-  }
-}
-
-// Since torch 2.14 a thread can have hooks on new nodes.
-template <class Pointer>
-void announce(const Pointer& node) {
-#if __has_include(<torch/csrc/autograd/node_creation_hook.h>)
-  torch::autograd::fire_node_creation_hooks(node);
-#endif
-}
-
 // One output of the kernel is a new tensor, which nothing else knows: autograd has nothing to keep of it.
 bool is_new(PyObject* output, PyObject* const* arguments, const Description& description) {
   if (!Py_IS_TYPE(output, tensor_type)) return false;
@@ -358,7 +337,7 @@ std::vector<PyObject*> outputs_in(PyObject* result, PyObject* const* arguments, 
 
 void track(PyObject* self, const Description& description, PyObject* const* arguments,
            const std::vector<PyObject*>& outputs, torch::autograd::edge_list&& edges) {
-  const NodePointer pointer = new_node<NodePointer>(self, description);
+  const NodePointer pointer = new_node<TrackedCall>(self, description);
   auto* node = static_cast<TrackedCall*>(pointer.get());
   node->set_next_edges(std::move(edges));
   for (int64_t i = 0; i < description.visible; ++i) {
