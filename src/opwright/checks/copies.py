@@ -10,16 +10,19 @@ import torch
 from opwright.contract.dtypes import element_bytes, equal_bytes
 
 __all__ = [
-    "WITHOUT_SHORTAGE", "changed_bytes", "copy_back", "data_bytes", "free_bytes", "is_shortage", "on_cpu",
-    "same_layout_copy",
+    "WITHOUT_SHORTAGE", "changed_bytes", "copy_back", "data_bytes", "free_bytes", "is_shortage", "lacks_memory",
+    "on_cpu", "same_layout_copy",
 ]  # fmt: skip
 
 # In a larger storage that a tensor hardly uses, only its elements are copied and compared.
 _MOST_BYTES = 1 << 30
+# What torch says in place of "out of memory" on machines without NVML, such as containers: it first asks that who has
+# the memory of the GPU.
+_WITHOUT_NVML = "nvmlInit_v2_() INTERNAL ASSERT FAILED"
 # What torch, its libraries and Python say where memory is short.
 _SHORTAGES = (
     "OutOfMemoryError", "MemoryError", "out of memory", "not enough memory", "can't allocate memory",
-    "STATUS_ALLOC_FAILED", "std::bad_alloc",
+    "STATUS_ALLOC_FAILED", "std::bad_alloc", _WITHOUT_NVML,
 )  # fmt: skip
 WITHOUT_SHORTAGE = "free memory, or check fewer kernels at a time with --jobs"
 
@@ -27,6 +30,11 @@ WITHOUT_SHORTAGE = "free memory, or check fewer kernels at a time with --jobs"
 def is_shortage(text: str) -> bool:
     """Whether an error says that a device or the machine had no memory left, which may be the work of others."""
     return any(words in text for words in _SHORTAGES)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether torch or Python raised an error as there was not enough memory."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _WITHOUT_NVML in str(error)
 
 
 def free_bytes(device: str) -> int:

@@ -15,7 +15,7 @@ import torch
 
 from opwright import tree
 from opwright.checks import state
-from opwright.checks.copies import same_layout_copy
+from opwright.checks.copies import lacks_memory, same_layout_copy
 from opwright.checks.exceptions import Raised, in_words, pass_on_refusal, text_of, where_raised
 from opwright.errors import ContractError, OpwrightError
 from opwright.internals.compiler import as_fakes
@@ -185,7 +185,10 @@ class CallsHere:
     def described(self, error: Exception) -> Raised:
         # opwright's own errors name the place.
         quiet = self.kernel == REFERENCE or isinstance(error, OpwrightError)
-        return Raised(type(error).__name__, text_of(error), "" if quiet else where_raised(error))
+        text, kind = text_of(error), type(error).__name__
+        if isinstance(error, RuntimeError) and lacks_memory(error):
+            kind = torch.OutOfMemoryError.__name__
+        return Raised(kind, text, "" if quiet else where_raised(error))
 
     def _kept_memory(self, outputs: Sequence[Any], arguments: Sequence[Any] | None) -> str:
         """Whether a second call returns the memory of the first, so that the caller's earlier result changes. Small

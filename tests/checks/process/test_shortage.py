@@ -17,6 +17,13 @@ from opwright.checks.copies import is_shortage
 from opwright.checks.process import isolation
 
 
+# What torch 2.11 says on a machine without NVML, where a GPU has no memory left.
+WITHOUT_NVML = RuntimeError(
+    "NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "
+    '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":1135, please report a bug to PyTorch. '
+)
+
+
 def doubling(name):
     @ow.op(f"shortage::{name}")
     def double(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
@@ -40,6 +47,7 @@ def raises_in_other_threads(error):
         ("of_a_gpu", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), "inconclusive"),
         ("of_cublas", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
          "inconclusive"),
+        ("without_nvml", WITHOUT_NVML, "inconclusive"),
         ("of_python", MemoryError(), "inconclusive"),
         ("other", RuntimeError("CUDA error: an illegal memory access was encountered"), "fail"),
     ],
@@ -52,6 +60,28 @@ def test_a_kernel_without_memory_is_inconclusive_and_one_with_an_error_fails(nam
     (finding,) = verdict.findings
     assert finding.check == "two threads"
     assert ("fewer kernels at a time" in finding.remedy) == (status == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "pass"),
+        (WITHOUT_NVML, "pass"),
+        (RuntimeError("an INTERNAL ASSERT FAILED at another place"), "fail"),
+    ],
+)
+def test_a_case_for_which_memory_is_short_is_left_out(error, status):
+    def kernel(x):
+        if len(x) > 1000:
+            raise error
+        return x * 2
+
+    op = doubling(f"in_large_cases_{status}_{type(error).__name__}")
+    op.python(kernel, name="kernel")
+    (verdict,) = ow.check(op, device="cpu", checks=["values"]).verdicts
+    assert verdict.status.value == status
+    left_out = [what.reason for what in verdict.not_checked if "not enough memory" in what.reason]
+    assert bool(left_out) == (status == "pass")
 
 
 @pytest.mark.parametrize("short", [False, True])

@@ -19,7 +19,7 @@ import torch
 from opwright import tree
 from opwright.checks import state
 from opwright.checks.context import Context
-from opwright.checks.copies import copy_back, same_layout_copy
+from opwright.checks.copies import copy_back, lacks_memory, same_layout_copy
 from opwright.checks.exceptions import Raised, in_words, pass_on_refusal
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
 from opwright.checks.process.messages import (
@@ -168,12 +168,12 @@ class _Server:
                 kind, values = self._link.receive_question()
                 self._end_if_gpu_is_lost()
                 answers[kind](**values)
-            except (MemoryError, torch.OutOfMemoryError) as error:  # of copies; the kernel's own are answered
-                self._link.answer({"no memory": str(error)})
             except NotSimulatedError as error:
                 self._link.answer({"not simulated": error.message})
-            except Exception:  # a fault of the checker, which the kernel is not to blame for
-                self._link.answer({"failed": traceback.format_exc(limit=-4)})
+            except Exception as error:  # a fault of the checker, which the kernel is not to blame for
+                failed = {"failed": traceback.format_exc(limit=-4)}
+                # Of copies, that is: what the kernel itself lacks is answered.
+                self._link.answer({"no memory": str(error)} if lacks_memory(error) else failed)
 
     def _end_if_gpu_is_lost(self) -> None:
         """After a kernel's access to memory that is not there, CUDA answers this process nothing but that error."""
