@@ -16,7 +16,6 @@ import opwright as ow
 from opwright.checks.copies import is_shortage
 from opwright.checks.process import isolation
 
-
 # What torch 2.11 says on a machine without NVML, where a GPU has no memory left.
 WITHOUT_NVML = RuntimeError(
     "NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "
