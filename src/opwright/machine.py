@@ -20,10 +20,15 @@ from typing import Any
 
 from opwright.processor import processor
 
-__all__ = ["CORES", "Compiler", "Gpu", "Machine", "ask_compilers", "cache_dir", "own_cores", "this_machine"]
+__all__ = [
+    "CORES", "SIMULATOR", "Compiler", "Gpu", "Machine", "ask_compilers", "cache_dir", "in_simulator", "own_cores",
+    "this_machine",
+]  # fmt: skip
 
 # The variable with the number of cores that a cluster has given to a process, which runs others beside it.
 CORES = "OPWRIGHT_CORES"
+# The variable that has kernels for GPUs run in simulators.
+SIMULATOR = "OPWRIGHT_CUDA_SIMULATOR"
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def this_machine() -> Machine:
         gpus=_gpus(),
         triton=_installed_version("triton"),
         triton_interpret=_is_on("TRITON_INTERPRET"),
-        cuda_simulator=_is_on("OPWRIGHT_CUDA_SIMULATOR"),
+        cuda_simulator=in_simulator(),
         **_compilers(),
         cache_dir=cache_dir(),
         mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
@@ -126,6 +131,11 @@ def this_machine() -> Machine:
         cc=shutil.which("cc") is not None,
         supplier=Path(socket) if (socket := os.environ.get("OPWRIGHT_SUPPLIER")) else None,
     )
+
+
+def in_simulator() -> bool:
+    """Whether kernels for GPUs now run in simulators on the CPU, which examine every access."""
+    return _is_on(SIMULATOR)
 
 
 def ask_compilers() -> None:

@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from opwright.checks import state
 from opwright.errors import NotSimulatedError
+from opwright.machine import in_simulator
 
 __all__ = ["Raised", "in_words", "pass_on_refusal", "place_of", "text_of", "where_raised"]
 
@@ -62,7 +62,7 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
 
 def pass_on_refusal(error: Exception) -> None:
     """Raise what a simulator does not have: that says nothing about the kernel."""
-    if isinstance(error, NotSimulatedError) and state.in_simulator():
+    if isinstance(error, NotSimulatedError) and in_simulator():
         raise error
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from opwright.checks.plan import Task, plan, refuse_unknown_kernels
-from opwright.checks.process.fork_servers import end_workers
+from opwright.checks.process.fork_servers import end_workers, judges_kept
 from opwright.checks.ranks.check import MOST_RANKS
 from opwright.checks.sweeping import Sweep
 from opwright.checks.table import CHECKS
@@ -111,6 +111,7 @@ def check(
     verdicts: dict[int, Verdict] = {}
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(judges_kept())
             journal = stack.enter_context(open_journal(resume, machine, on_resume))
             sweep = Sweep(units, where, journal=journal, on_step=progress or (lambda task, what: None))
             for number, verdict in stack.enter_context(contextlib.closing(sweep.verdicts())):

@@ -21,7 +21,7 @@ from opwright.checks.relatives import children
 from opwright.internals.autograd import saved_tensors_hooks, set_saved_tensors_hooks
 
 __all__ = [
-    "RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "in_simulator", "random_states", "restore",
+    "RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "random_states", "restore",
     "set_random_states", "settings", "watch_folder",
 ]  # fmt: skip
 
@@ -191,11 +191,6 @@ def set_random_states(states: Mapping[str, Any]) -> None:
     """Set them to what they were."""
     for name, value in states.items():
         _SETTINGS[name].write(value)
-
-
-def in_simulator() -> bool:
-    """Whether kernels for GPUs run in a simulator on the CPU, which examines every access."""
-    return "OPWRIGHT_CUDA_SIMULATOR" in os.environ
 
 
 def settings(device: str) -> dict[str, Any]:

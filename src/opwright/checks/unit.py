@@ -13,7 +13,7 @@ from typing import Any
 from opwright.checks.context import KERNEL
 from opwright.checks.copies import WITHOUT_SHORTAGE
 from opwright.checks.plan import Task
-from opwright.checks.process.fork_servers import ForkServer, ServerEndedError, alone, beside_others, release_judges
+from opwright.checks.process.fork_servers import ForkServer, ServerEndedError, alone, beside_others, judges_kept
 from opwright.checks.process.isolation import Ending, run_job
 from opwright.checks.process.messages import (
     Doing,
@@ -32,7 +32,7 @@ from opwright.checks.share import Share
 from opwright.checks.table import CHECKS, OF_REGISTRATION
 from opwright.checks.verdict import AT_END, Part, Settings, lost, verdict_of
 from opwright.contract.fingerprint import digest
-from opwright.machine import own_cores, this_machine
+from opwright.machine import SIMULATOR, own_cores, this_machine
 from opwright.results import Finding, NotChecked, Status, Verdict
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
@@ -150,11 +150,10 @@ def examine(
     this = object()
     _running.append(this)
     try:
-        return _examine(unit, on_step, tuple(checks) or unit.settings.checks, share)
+        with judges_kept():
+            return _examine(unit, on_step, tuple(checks) or unit.settings.checks, share)
     finally:
         _running.remove(this)
-        if not _running:
-            release_judges()
 
 
 def _examine(unit: CheckUnit, on_step: Callable[[str], None], checks: tuple[str, ...], share: Share | None) -> Part:
@@ -270,7 +269,7 @@ def _environment(task: Task) -> dict[str, str]:
     """The environment variables for a worker: opwright's own, the GPU that a cluster has given to this unit, and the
     simulator's switch. The process that it is forked from may have been started for another unit."""
     ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_") or k == "CUDA_VISIBLE_DEVICES"}
-    return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
+    return {**ours, SIMULATOR: "1"} if task.simulate else ours
 
 
 def _run(unit: CheckUnit, job: Job, on_step: Callable[[str], None]) -> tuple[_WorkerReport, Ending]:

@@ -6,9 +6,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 import opwright as ow
-from opwright.checks import unit
 from opwright.results import Status
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
@@ -52,10 +52,10 @@ def _(x):
 """
 
 
-def _operator(folder: Path, name: str) -> tuple[Op, Path]:
+def _operator(folder: Path, name: str, source: str = SOURCE) -> tuple[Op, Path]:
     log = folder / f"{name}.log"
     file = folder / f"{name}_op.py"
-    file.write_text(textwrap.dedent(SOURCE.format(name=name, log=str(log))))
+    file.write_text(textwrap.dedent(source.format(name=name, log=str(log))))
     (op,) = load_target(str(file))
     log.write_text("")
     return op, log
@@ -77,9 +77,8 @@ RIGHT = {
 }  # fmt: skip
 
 
-def test_each_kernel_gets_its_own_verdict_from_one_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kernel_gets_its_own_verdict_from_one_judge(tmp_path: Path) -> None:
     op, log = _operator(tmp_path, "shared")
-    monkeypatch.setattr(unit, "_running", [object()])  # as if others were checked all the time
     assert _statuses(op) == RIGHT
     judges = _judges(log)
     assert len(judges) == 2  # one ends with the kernel's process that has ended
@@ -89,5 +88,54 @@ def test_each_kernel_gets_its_own_verdict_from_one_judge(tmp_path: Path, monkeyp
 
 def test_a_judge_ends_when_nothing_is_checked(tmp_path: Path) -> None:
     op, log = _operator(tmp_path, "alone")
-    assert _statuses(op) == RIGHT
-    assert len(_judges(log)) == len(RIGHT)
+    for _ in range(2):
+        ow.check(op, checks=["values"], device="cpu", kernels=["right"])
+    assert len(_judges(log)) == 2
+
+
+SIMULATED = """
+import os
+import triton
+import triton.language as tl
+from jaxtyping import Float32
+from torch import Tensor, empty_like
+import opwright as ow
+
+LOG = {log!r}
+
+@ow.op("one_judge::{name}")
+def {name}(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    if type(x) is Tensor and x.device.type == "cpu":
+        with open(LOG, "a") as file:
+            print(os.getpid(), "OPWRIGHT_CUDA_SIMULATOR" in os.environ, file=file)
+    return 2 * x
+
+@{name}.python(name="first")
+def _(x):
+    return x + x
+
+@triton.jit
+def double(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+@{name}.triton(name="simulated")
+def _(x):
+    x, out = x.contiguous(), empty_like(x).contiguous()
+    double[triton.cdiv(len(x), 128),](x, out, len(x), BLOCK=128)
+    return out
+
+@{name}.python(name="last")
+def _(x):
+    return x * 2
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, what a CPU checks by default is not simulated")
+def test_a_kernel_in_the_simulator_and_one_outside_have_the_same_judge(tmp_path: Path) -> None:
+    op, log = _operator(tmp_path, "simulated", SIMULATED)
+    report = ow.check(op, checks=["values"], device="cpu", jobs=1, level="smoke")
+    assert {v.kernel: v.status for v in report.verdicts} == dict.fromkeys(("first", "simulated", "last"), Status.PASS)
+    judge, *others = dict.fromkeys(line.split()[0] for line in log.read_text().splitlines())
+    assert not others
+    assert [*dict.fromkeys(log.read_text().splitlines())] == [f"{judge} False", f"{judge} True"]

@@ -27,6 +27,7 @@ from opwright.checks.observation import Prepared, SkippedCase
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements
+from opwright.machine import in_simulator
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check", "some_of_each"]
@@ -45,7 +46,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Run some cases of every layout and dtype in guarded memory."""
     if context.kernel not in context.op.kernels:
         return  # a reference in Python has no addresses
-    if state.in_simulator():
+    if in_simulator():
         yield unspecified.finding(context, NAME, some_of_each(context))
         return
     cases = some_of_each(context)

@@ -24,14 +24,13 @@ from opwright import tree
 from opwright.checks.context import Context
 from opwright.checks.copies import data_bytes, free_bytes, is_shortage
 from opwright.checks.exceptions import in_words
-from opwright.checks.state import in_simulator
 from opwright.contract import derive
 from opwright.contract.inputs.arguments import arguments_of, env_of, shape_of
 from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.sizes import base_case, dtypes_to_check
 from opwright.contract.shapes.relations import broken
 from opwright.errors import CheckError
-from opwright.machine import this_machine
+from opwright.machine import in_simulator, this_machine
 from opwright.results import Coverage, Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]

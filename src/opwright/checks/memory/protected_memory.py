@@ -21,11 +21,11 @@ from opwright.checks.context import Context
 from opwright.checks.memory import guard_bands
 from opwright.checks.memory.guarded import Edge, at_edge, read_only
 from opwright.checks.observation import Prepared, SkippedCase
-from opwright.checks.state import in_simulator
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
 from opwright.contract.signature import Argument
 from opwright.internals.tensors import version_of
+from opwright.machine import in_simulator
 from opwright.results import Coverage, Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]

@@ -20,8 +20,8 @@ from opwright.checks.relatives import let_go_on
 from opwright.errors import CheckError
 
 __all__ = [
-    "ForkServer", "JudgeProcess", "ServerEndedError", "alone", "beside_others", "end_workers", "kill",
-    "release_judges", "warm_up",
+    "ForkServer", "JudgeProcess", "ServerEndedError", "alone", "beside_others", "end_workers", "judges_kept", "kill",
+    "warm_up",
 ]  # fmt: skip
 
 
@@ -178,6 +178,7 @@ _lock = threading.Lock()
 _servers: dict[bool, ForkServer] = {}
 _lone_servers: set[ForkServer] = set()
 _ends = 0  # how often all were ended
+_blocks = 0  # in which judges are kept
 
 
 class _Turns:
@@ -259,12 +260,21 @@ def alone(*, interpret: bool) -> Iterator[ForkServer]:
             server.close()
 
 
-def release_judges() -> None:
-    """End the judges of this process that wait for another kernel of their operator."""
+@contextlib.contextmanager
+def judges_kept() -> Iterator[None]:
+    """A block in which judges that have finished wait for another kernel of their operator. They end with the last of
+    such blocks, which may be in several threads."""
+    global _blocks
     with _lock:
-        servers = [*_servers.values()]
-    for server in servers:
-        server.release_judges()
+        _blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks -= 1
+            left = [] if _blocks else [*_servers.values()]
+        for server in left:
+            server.release_judges()
 
 
 def end_workers() -> None:

@@ -34,6 +34,7 @@ from opwright.checks.process.messages import (
 )
 from opwright.checks.process.ranks import processes_of
 from opwright.checks.process.wire import Connection
+from opwright.machine import SIMULATOR
 
 __all__ = ["Ending", "compiling_ahead", "how_ended", "run_job"]
 
@@ -178,6 +179,7 @@ def _subject(job: Job) -> Job | None:
     return dataclasses.replace(
         job,
         kernel="",
+        environment={name: value for name, value in job.environment.items() if name != SIMULATOR},
         checks=(),
         asked=(),
         share=None,

@@ -40,13 +40,13 @@ from opwright.checks.process.ranks import RemoteRanks
 from opwright.checks.process.remote import NotSimulated, RemoteCalls, SecondProcess
 from opwright.checks.process.setup import enter, error_of_check, hide_memory, join_alone, load_operator, prepare_torch
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended
-from opwright.checks.state import in_simulator
 from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, EACH_CASE, OF_REGISTRATION
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
+from opwright.machine import in_simulator, this_machine
 from opwright.results import Finding, NotChecked, Refused, Status
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
@@ -192,7 +192,8 @@ def _is_built(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> bool:
     """Wait for the kernel to be compiled and loaded. Sends the reason and returns False if that fails."""
     if job.kernel == REFERENCE:
         return True
-    probe = operator.kernels[job.kernel].probe(job.device)
+    machine = dataclasses.replace(this_machine(), cuda_simulator=in_simulator())  # as it is for this kernel
+    probe = operator.kernels[job.kernel].probe(job.device, machine)
     if isinstance(probe, Refused):
         pipe.send(NotRunnable(str(probe)))
         return False

@@ -13,9 +13,9 @@ from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import Call, Gradients, Layout, Meanwhile
 from opwright.checks.process.messages import Doing, Found, Message, Notice, Suspected, Unchecked, message_of
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended, dtype_named, read_tensors
-from opwright.checks.state import in_simulator
 from opwright.contract.signature import Signature
 from opwright.errors import CheckError
+from opwright.machine import in_simulator
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NotSimulated", "RemoteCalls", "SecondProcess", "raised_from"]

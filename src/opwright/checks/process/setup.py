@@ -11,6 +11,7 @@ import torch
 from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.process.messages import Job
 from opwright.checks.ranks import world
+from opwright.machine import SIMULATOR
 from opwright.results import Finding, Status
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
@@ -23,6 +24,7 @@ def enter(job: Job) -> None:
     """Take the folder, the import path and the environment variables of the process that checks."""
     os.chdir(job.cwd)
     sys.path[:] = job.sys_path
+    os.environ.pop(SIMULATOR, None)  # a judge's kernel before this one may have been in the simulator
     os.environ.update(job.environment)
 
 

@@ -27,9 +27,9 @@ from opwright.checks.memory import guard_bands
 from opwright.checks.sanitizer.access_error import AccessError
 from opwright.checks.sanitizer.child import MARK
 from opwright.checks.sanitizer.reports import Section, sections
-from opwright.checks.state import in_simulator
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
+from opwright.machine import in_simulator
 from opwright.results import Coverage, Finding, NotChecked, Refused, Status
 from opwright.results.outcomes import Instrumented, Tool
 from opwright.runtime import serialization
