@@ -176,14 +176,21 @@ class Context:
         """
         copies = tree.map_tensors(on_cpu, tuple(arguments))
         own = self.as_reference(self.op.contract.reference)
-        given = {} if case is None or self.known_results is None else self.known_results.of(case, copies)
+        known = self.known_results
+        given = {} if case is None or known is None else known.of(case, copies)
+        of_form = {} if known is None else known.of_form("reference", copies)
 
         def terms(_: int) -> int:
+            if "terms" in of_form:
+                return int(of_form["terms"])
             count = self.as_reference(reduction_length)
-            return reference.once("terms", lambda: count(self.op.contract, copies, reference.rounded))
+            found = reference.once("terms", lambda: count(self.op.contract, copies, reference.rounded))
+            if not reference.follows_from_values:
+                of_form["terms"] = found
+            return found
 
         exactly = case is not None and case.values == EIGHTHS
-        reference = Computation(own, copies, terms, decides_exactly=exactly, given=given)
+        reference = Computation(own, copies, terms, decides_exactly=exactly, given=given, of_form=of_form)
         try:
             if not given.get("is widened"):
                 _ = reference.rounded

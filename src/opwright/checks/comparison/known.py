@@ -13,7 +13,7 @@ from opwright.checks.copies import changed_bytes, same_layout_copy
 __all__ = ["KnownResults"]
 
 # The most bytes of arguments whose results are kept, and of those of one case: results may take many times as many.
-_MOST_BYTES, _MOST_BYTES_OF_ONE = 1 << 25, 1 << 22
+_MOST_BYTES, _MOST_BYTES_OF_ONE = 1 << 26, 1 << 23
 
 
 class KnownResults:
@@ -27,6 +27,17 @@ class KnownResults:
         self.slow: dict[Any, str] = {}
         self._kept: dict[Hashable, tuple[Any, dict[str, Any]]] = {}
         self._bytes = 0
+        self._of_forms: dict[Hashable, dict[str, Any]] = {}
+
+    def of_form(self, subject: Hashable, arguments: Any) -> dict[str, Any]:
+        """What is known of a computation on arguments of these shapes and dtypes, with any strides and values, to which
+        it adds what it gives; nothing where integers are among them, which may say how much there is to do."""
+        tensors = tree.tensors(arguments)
+        if not all(t.is_floating_point() or t.is_complex() for t in tensors):
+            return {}
+        others = tuple(repr(v) for v in tree.leaves(arguments) if not isinstance(v, torch.Tensor))
+        form = tuple((t.dtype, tuple(t.shape)) for t in tensors), others, tree.form(arguments)
+        return self._of_forms.setdefault((subject, repr(form)), {})
 
     def of(self, case: Hashable, arguments: Any) -> dict[str, Any]:
         """What is known of a computation on some arguments, to which it adds what it gives."""

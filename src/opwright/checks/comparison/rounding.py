@@ -20,7 +20,7 @@ from opwright.internals.process_groups import waited
 from opwright.internals.registration import writes_arguments
 from opwright.internals.tensors import memory_of
 
-__all__ = ["Operations", "exactly", "lowered", "perturbed", "recorded", "to_double"]
+__all__ = ["Operations", "Perturbation", "exactly", "lowered", "perturbed", "recorded", "to_double"]
 
 
 @dataclass
@@ -31,11 +31,13 @@ class Operations:
         rounding: the name and the result's dtype of each operation that rounds, in order.
         last: the positions of those that nothing but results follow from.
         are_seen: False if no operation of torch ran, as in a NumPy function.
+        follow_from_values: whether others may run for other values, as some were read.
     """
 
     rounding: list[tuple[str, torch.dtype]] = field(default_factory=list)
     last: frozenset[int] = frozenset()
     are_seen: bool = False
+    follow_from_values: bool = False
     # Whether attention may be among them, fused: it is done in steps.
     attends: bool = True
 
@@ -74,10 +76,27 @@ def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
     return mode.operations
 
 
+@dataclass(frozen=True)
+class Perturbation:
+    """A run with errors.
+
+    Attributes:
+        arguments: in float64, with errors.
+    """
+
+    arguments: Any
+    _mode: _Perturbed
+
+    @property
+    def has_same_operations(self) -> bool:
+        """After the run: whether its operations were the recorded ones."""
+        return self._mode.has_same_operations()
+
+
 @contextlib.contextmanager
 def perturbed(
     arguments: Any, operations: Operations, fallback: float, finest: float, seed: int, *, are_exact: bool = False
-) -> Iterator[Any]:
+) -> Iterator[Perturbation]:
     """A block like ``exactly``, in which each result has a random relative error: at least ``finest``, and as large as
     the eps of the dtype in which the same operation gave it in ``operations``. Not so the last operations' results: the
     tolerance counts their rounding by itself.
@@ -85,9 +104,6 @@ def perturbed(
     Args:
         fallback: the error if the operations are others than the recorded ones.
         are_exact: whether decisions on the arguments, and on what follows exactly from them, are made without errors.
-
-    Yields:
-        the arguments in float64, with errors of ``finest``.
     """
     mode = _Perturbed(operations, fallback, finest, seed)
     # Before the mode begins: it would count these among the computation's operations.
@@ -95,7 +111,7 @@ def perturbed(
     # That mode sees each operation, also those of this one.
     in_steps = FusedAttentionInSteps() if operations.attends else contextlib.nullcontext()
     with _default_double(), mode, in_steps:
-        yield disturbed
+        yield Perturbation(disturbed, mode)
 
 
 @contextlib.contextmanager
@@ -156,6 +172,10 @@ def _widened(t: torch.Tensor) -> torch.Tensor:
     return t.to(_WIDE[t.dtype]) if t.dtype in _WIDE else t
 
 
+# The tags of operations that give numbers of Python, or results whose sizes are not known before.
+_READS_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
 class _Recording(DispatchMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
@@ -168,6 +188,7 @@ class _Recording(DispatchMode):  # type: ignore[misc]
         sources = self._origins_of([args, kwargs])
         out = waited(func, func(*args, **(kwargs or {})))
         self.operations.are_seen = True
+        self.operations.follow_from_values |= not _READS_VALUES.isdisjoint(func.tags)
         floating = [t for t in tree.tensors(out) if _is_floating(t)]
         if floating and not _converts(func):
             widest = max((t.dtype for t in floating), key=lambda d: torch.finfo(d).eps)
@@ -196,6 +217,10 @@ class _Perturbed(_Exactly):
         self._generator = torch.Generator().manual_seed(seed)
         self._addend: torch.Tensor | None = None
         self._decisions = Decisions()
+
+    def has_same_operations(self) -> bool:
+        """Whether as many operations as recorded, and the same ones, have run."""
+        return self._same and next(self._remaining, None) is None
 
     def disturbed_argument(self, t: torch.Tensor, *, is_exact: bool) -> torch.Tensor:
         """An argument with errors; decisions on one that is exact are made without them."""

@@ -84,6 +84,8 @@ class Computation:
     decides_exactly: bool = False
     # What it has given until now, which others on the same arguments may share.
     given: dict[str, Any] = field(default_factory=dict)
+    # What follows from the form of the arguments alone, which those on others of this form may share.
+    of_form: dict[str, Any] = field(default_factory=dict)
     _moved: list[torch.Tensor] = field(default_factory=list)
     _runs: int = 0
 
@@ -232,15 +234,30 @@ class Computation:
             return self.exact
 
     def _results_with_errors(self, finest: float, seed: int) -> tuple[torch.Tensor, ...]:
+        known = self._operations
+        results, fits = self._disturbed(finest, seed)
+        # Other values, or strides, may lead to others.
+        if not fits and "operations" not in self.given and self.once("operations", self._recorded) != known:
+            results, _ = self._disturbed(finest, seed)
+        return results
+
+    def _disturbed(self, finest: float, seed: int) -> tuple[tuple[torch.Tensor, ...], bool]:
+        """The results of a run with errors, and whether it consists of the operations that are known."""
         errors = perturbed(
             self.arguments, self._operations, self._coarsest, finest, seed, are_exact=self.decides_exactly
         )
-        with errors as disturbed:
-            return tuple(self.run(disturbed))
+        with errors as perturbation:
+            results = tuple(self.run(perturbation.arguments))
+        return results, perturbation.has_same_operations
 
     def _finest(self, i: int) -> float:
         """The relative error of a result's sum in the accumulator's dtype."""
         return self._accumulator * (4 + math.sqrt(max(1, self.terms(i))))
+
+    @property
+    def follows_from_values(self) -> bool:
+        """Whether other values of the same shapes and dtypes may lead to other operations."""
+        return self.is_widened or self._operations.follow_from_values
 
     @property
     def _is_narrow(self) -> bool:
@@ -261,7 +278,15 @@ class Computation:
     def _operations(self) -> Operations:
         if self.is_widened:
             return Operations()
-        return self.once("operations", lambda: recorded(lambda: self.run(self.arguments)))
+        if "operations" in self.of_form and "operations" not in self.given:
+            return cast(Operations, self.of_form["operations"])
+        found = self.once("operations", self._recorded)
+        if not found.follow_from_values:
+            self.of_form.setdefault("operations", found)
+        return found
+
+    def _recorded(self) -> Operations:
+        return recorded(lambda: self.run(self.arguments))
 
 
 def _is_without_progress(counts: Sequence[int], patience: int) -> bool:

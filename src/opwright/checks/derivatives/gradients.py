@@ -367,5 +367,7 @@ def expected_gradients(
     grads = [*to_cpu(copy_of(list(incoming))), *[None] * (len(run.expected) - len(visible))]
     values = (to_cpu(copy_of(run.before)), grads)
     known = context.known_results
-    given = {} if known is None else known.of((NAME, run.case, tuple(tracked)), values)
-    return Computation(context.as_reference(vjp), values, terms, given=given)
+    if known is None:
+        return Computation(context.as_reference(vjp), values, terms)
+    given, of_form = known.of((NAME, run.case, tuple(tracked)), values), known.of_form((NAME, tuple(tracked)), values)
+    return Computation(context.as_reference(vjp), values, terms, given=given, of_form=of_form)

@@ -237,8 +237,8 @@ class _Rank:
             if number != question.number:
                 operations = Operations()
             seed = question.seed * self._seat.size + self._seat.rank
-            with perturbed(arguments, operations, question.coarsest, question.finest, seed) as disturbed:
-                results = run(disturbed)
+            with perturbed(arguments, operations, question.coarsest, question.finest, seed) as perturbation:
+                results = run(perturbation.arguments)
         else:
             results = run(arguments)
         described_results, payload = write_tensors(results)
