@@ -42,16 +42,6 @@ def test_what_has_to_be_alone_runs_in_this_thread_after_the_others():
     assert units[0].thread == units[2].thread == threading.get_ident() != units[1].thread
 
 
-@pytest.mark.parametrize(
-    ("cores", "slots", "room"), [(2, 2, 1), (3, 4, 1), (4, 4, 2), (16, 8, 8), (64, 8, 8), (16, 1, 1)]
-)
-def test_there_is_room_for_as_many_as_there_are_pairs_of_cores(cores, slots, room, monkeypatch):
-    machine = dataclasses.replace(this_machine(), cores=cores)
-    monkeypatch.setattr(Here, "machine", property(lambda self: machine))
-    assert Here(slots).room(Needs()) == room
-    assert Here(slots).room(Needs(alone=True)) == 1
-
-
 def test_an_interrupt_ends_what_runs_and_passes_on():
     ended = []
     with pytest.raises(KeyboardInterrupt):

@@ -1,8 +1,7 @@
-"""The order in which a check's units are given out, and which kernels are cut into slices.
+"""The order in which a check's units are given to a cluster, and which kernels are cut into slices for it.
 
-What is longest begins first. A kernel is cut where whole kernels would keep some machines, or some of this one's cores,
-waiting at the end: each slice starts its processes and loads the kernel anew, so that cutting all of them would only be
-more work.
+What is longest begins first. A kernel is cut where whole kernels would keep some machines waiting at the end: each
+slice starts its processes and loads the kernel anew, so that cutting all of them would only be more work.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Slices of a kernel's checks, which run at the same time, on several machines or on one with cores to spare; and their
-results, put together.
+"""Slices of a kernel's checks, which run at the same time on several machines; and their results, put together.
 
 Put together, they are what one process would have found with all checks: the same findings in the same order, and the
 same numbers of cases. Of every check that examines all cases, two slices may have half of the cases each. What they say

@@ -36,8 +36,8 @@ class Executor(Protocol):
         ...
 
     def room(self, needs: Needs) -> int:
-        """How many such units run at a time without taking cores from each other, so that it pays to cut work into
-        units of equal length; 1 if it does not."""
+        """How many such units run at a time on machines that share nothing, so that it pays to cut work into units of
+        equal length; 1 if it does not."""
         ...
 
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
@@ -74,8 +74,7 @@ class Here:
         return ()
 
     def room(self, needs: Needs) -> int:
-        """As many as there are pairs of cores: the processes of one unit use about two."""
-        return 1 if needs.alone else max(1, min(self.slots, self.machine.cores // 2))
+        return 1  # the processes of one kernel use several cores
 
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         together = [i for i, unit in enumerate(units) if not unit.needs.alone]
