@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.process import fork_servers, forkserver
+from opwright.checks.process import fork_servers, forkserver, isolation
 from opwright.checks.process.forkserver import Role
 from opwright.errors import CheckError
 from opwright.runtime import serialization
@@ -334,3 +335,55 @@ def test_a_worker_that_was_forked_while_its_server_was_closed_is_ended(monkeypat
         assert len(killed) == 1
         os.kill(killed[0], signal.SIGKILL)  # it is there
         assert server.wait(killed[0], 20) == -signal.SIGKILL
+
+
+def test_the_number_of_a_worker_that_has_ended_may_be_another_processs(monkeypatch):
+    """Numbers come again after some 32,000 processes, which a busy machine starts in minutes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with fork_servers.beside_others(interpret=False) as server, subprocess.Popen(["sleep", "60"]) as other:
+        pid = server.fork(Role.KERNEL, [], nowhere)  # it ends for want of a connection
+        assert server.wait(pid, timeout=60) == 1
+        monkeypatch.setitem(server._ended, other.pid, 1)  # as if that were the number of a worker before
+        for _ in range(2):
+            assert isolation._end(server, other.pid, within=0.0) == 1
+            server.kill(other.pid)
+        assert other.poll() is None
+        other.kill()
+    os.close(nowhere)
+
+
+def test_what_a_worker_has_started_ends_with_it():
+    twice = make("leaves")
+
+    @twice.python(name="k")
+    def _(x):
+        started = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        raise RuntimeError(f"started {started.pid}")
+
+    (verdict,) = ow.check(twice, checks=["values"], level="smoke").verdicts
+    pid = int(verdict.findings[0].message.split("started ")[1].split()[0])
+    end = time.monotonic() + 60
+    while (is_there := Path(f"/proc/{pid}").exists()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not is_there
+
+
+@pytest.mark.parametrize(
+    ("seconds", "timeout", "status", "said"),
+    [(1.0, 60, "fail", "exit code 3"), (60.0, 2, "inconclusive", "did not return within 2 s")],
+)
+def test_a_process_that_ends_late_is_not_said_to_crash(seconds, timeout, status, said, monkeypatch):
+    """A busy machine may take long to end a process."""
+    monkeypatch.setattr(isolation, "_SECONDS_TO_END", 0.1)
+    twice = make(f"late_{status}")
+
+    @twice.python(name="k")
+    def _(x):
+        os.closerange(3, 1 << 12)  # as at its end
+        time.sleep(seconds)
+        os._exit(3)
+
+    (verdict,) = ow.check(twice, checks=["values"], level="smoke", timeout=timeout).verdicts
+    (finding,) = verdict.findings
+    assert verdict.status.value == status
+    assert said in finding.message

@@ -20,7 +20,7 @@ from opwright.checks.relatives import let_go_on
 from opwright.errors import CheckError
 
 __all__ = [
-    "ForkServer", "JudgeProcess", "ServerEndedError", "alone", "beside_others", "end_workers", "judges_kept", "kill",
+    "ForkServer", "JudgeProcess", "ServerEndedError", "alone", "beside_others", "end_workers", "judges_kept",
     "warm_up",
 ]  # fmt: skip
 
@@ -91,6 +91,7 @@ class ForkServer:
                     message = json.loads(data)
                     if "pid" in message:
                         self._pids.append(message["pid"])
+                        self._ended.pop(message["pid"], None)  # of an earlier process with this number
                     elif "stopped" in message:
                         self.stops += 1
                     else:
@@ -149,7 +150,13 @@ class ForkServer:
         """The exit code of a worker, or None if it does not end in time."""
         with self._changed:
             self._wait_for(lambda: bool(pid in self._ended or self._broken), timeout)
-            return self._ended.pop(pid, None)
+            return self._ended.get(pid)
+
+    def kill(self, pid: int) -> None:
+        """End a worker, if it has not ended: its number may be another process's then."""
+        with self._changed:
+            if pid not in self._ended and not self._broken:  # with the server, its workers end
+                kill(pid)
 
     def _wait_for(self, has_happened: Callable[[], bool], timeout: float) -> None:
         """Wait for news of the server; a kernel may have stopped it with a signal."""

@@ -145,11 +145,15 @@ def _accept(requests: socket.socket, alive: set[int]) -> bool:
 def _report_ended(requests: socket.socket, alive: set[int]) -> None:
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # there are none
             return
-        if pid == 0:
+        if ended is None:
             return
+        if ended.si_pid in alive:  # what it has started ends with it, as long as its number is no other process's
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(ended.si_pid, signal.SIGKILL)
+        pid, status = os.waitpid(ended.si_pid, 0)
         if pid in alive:
             alive.discard(pid)
             _send(requests, {"exit": pid, "status": os.waitstatus_to_exitcode(status)})

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.checks.context import KERNEL
-from opwright.checks.process.fork_servers import ForkServer, JudgeProcess, kill
+from opwright.checks.process.fork_servers import ForkServer, JudgeProcess
 from opwright.checks.process.forkserver import Role
 from opwright.checks.process.messages import (
     LOST_GPU,
@@ -45,6 +45,8 @@ _MOST_OUTPUT = 64 * 1024
 _LONGEST_MESSAGE, _MOST_MESSAGES = 1 << 22, 1 << 26
 # All steps of a check may take so many times what one may take: otherwise, steps without an end are no hang.
 _STEPS = 30
+# Seconds that a process has to end, and one that was killed.
+_SECONDS_TO_END, _SECONDS_TO_DIE = 5.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -137,12 +139,13 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
             hung = conversation.listen()
         except BaseException:
             for pid in pids.values():
-                kill(pid)
+                server.kill(pid)
             raise
-    codes = _end_all(server, judge, pids, conversation, hung=hung)
+    blamed = "kernel" if conversation.kernel_ended else "judge"
+    code = _end_all(server, judge, pids, conversation, {blamed: timeout}, hung=hung).get(blamed, 0)
     return Ending(
-        exit_code=codes.get("kernel" if conversation.kernel_ended else "judge", 0),
-        hung=hung,
+        exit_code=-signal.SIGKILL if code is None else code,
+        hung=hung or (code is None and not conversation.broken),
         doing=conversation.doing,
         case=conversation.case,
         who=conversation.who,
@@ -156,16 +159,29 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
 
 
 def _end_all(
-    server: ForkServer, judge: JudgeProcess, pids: Mapping[str, int], conversation: _Conversation, *, hung: bool
-) -> dict[str, int]:
-    """The exit codes of the processes of a job, which end; but a judge that has finished, and knows what it judges by
-    name, waits for another job once nothing of this kernel is left."""
+    server: ForkServer,
+    judge: JudgeProcess,
+    pids: Mapping[str, int],
+    conversation: _Conversation,
+    patience: Mapping[str, float],
+    *,
+    hung: bool,
+) -> dict[str, int | None]:
+    """The exit codes of the processes of a job, which end (None: it was killed); but a judge that has finished, and
+    knows what it judges by name, waits for another job once nothing of this kernel is left.
+
+    Args:
+        patience: the seconds that some processes have to end, if more than usual: how busy the machine is must not
+            decide what is said of them.
+    """
     gives_up = hung or bool(conversation.broken)
     judges_on = judge.subject is not None and conversation.finished and not (gives_up or conversation.kernel_ended)
     if not judges_on:
         judge.control.close()
     ending = {name: pid for name, pid in pids.items() if name != "judge" or not judges_on}
-    codes = {name: _end(server, pid, at_once=gives_up or name == "second") for name, pid in ending.items()}
+    within = {name: max(_SECONDS_TO_END, patience.get(name, 0.0)) for name in ending}
+    at_once = ending if gives_up else {"second"}
+    codes = {n: _end(server, pid, within=0.0 if n in at_once else within[n]) for n, pid in ending.items()}
     if judges_on:
         server.keep(judge)
     return codes
@@ -211,7 +227,7 @@ def compiling_ahead(server: ForkServer, job: Job) -> Iterator[int]:
                 Connection(ours).send_bytes(write_job(dataclasses.replace(job, temporary=folder)))
             yield pid
         finally:
-            _end(server, pid, at_once=True)
+            _end(server, pid, within=0.0)
 
 
 class _Ranks:
@@ -221,7 +237,6 @@ class _Ranks:
         self._server = server
         self._pids: list[int] = []
         self._sockets: list[socket.socket] = []
-        self._codes: dict[int, int | None] = {}
 
     def fork(self, count: int, output: int) -> list[socket.socket]:
         """Fork so many; the judge's ends of their connections."""
@@ -241,16 +256,15 @@ class _Ranks:
         """How a process has ended, in words."""
         if not 0 <= number < len(self._pids):
             return "has ended"
-        code = self._codes[number] = self._server.wait(self._pids[number], timeout=5)
+        code = self._server.wait(self._pids[number], timeout=_SECONDS_TO_END)
         return "has closed its connection" if code is None else how_ended(code)
 
     def end(self) -> None:
         """End all of them."""
         for pid in self._pids:
-            kill(pid)
-        for number, pid in enumerate(self._pids):
-            if self._codes.get(number) is None:
-                self._server.wait(pid, timeout=30)
+            self._server.kill(pid)
+        for pid in self._pids:
+            self._server.wait(pid, timeout=_SECONDS_TO_DIE)
 
 
 def how_ended(exit_code: int) -> str:
@@ -269,13 +283,13 @@ def _ended_for_memory() -> int:
     return 0
 
 
-def _end(server: ForkServer, pid: int, *, at_once: bool) -> int:
-    """The exit code of a process that is about to end, or is killed. What it has started ends with it."""
-    code = None if at_once else server.wait(pid, timeout=5)
-    kill(pid)
+def _end(server: ForkServer, pid: int, *, within: float) -> int | None:
+    """The exit code of a process that is about to end; None if it did not in so many seconds, and was killed."""
+    code = server.wait(pid, timeout=within)
     if code is None:
-        code = server.wait(pid, timeout=30)
-    return code if code is not None else -signal.SIGKILL
+        server.kill(pid)
+        server.wait(pid, timeout=_SECONDS_TO_DIE)
+    return code
 
 
 class _Conversation:
