@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from opwright.checks.exceptions import text_of
 from opwright.contract.dtypes import element_bytes, equal_bytes
 
 __all__ = [
@@ -34,7 +35,7 @@ def is_shortage(text: str) -> bool:
 
 def lacks_memory(error: BaseException) -> bool:
     """Whether torch or Python raised an error as there was not enough memory."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _WITHOUT_NVML in str(error)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _WITHOUT_NVML in text_of(error)
 
 
 def free_bytes(device: str) -> int:
