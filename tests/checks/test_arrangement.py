@@ -28,6 +28,15 @@ for number in range(40):
     copy.python(lambda x: x.clone(), name=f"kernel{number}")
 
 
+@ow.op("arranged::fill")
+def fill(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    return x * 0 + 1
+
+
+for number in range(2):
+    fill.python(lambda x: x * 0 + 1, name=f"kernel{number}")
+
+
 def units(count, **settings):
     return [CheckUnit.of(task, Settings(**settings)) for task in plan(copy, this_machine(), None, "cpu")[:count]]
 
@@ -51,10 +60,18 @@ def end(found, slots):
     return max(free)
 
 
-def test_on_one_machine_units_stay_whole_and_in_their_order():
+def test_on_one_machine_units_stay_whole_and_the_longest_are_first():
     found = pieces([1, 9, 3], 1)
-    assert [piece.kernel for piece in found] == [0, 1, 2]
+    assert [piece.kernel for piece in found] == [1, 2, 0]
     assert all(isinstance(piece.unit, CheckUnit) for piece in found)
+    assert [piece.kernel for piece in pieces([None] * 5, 1)] == [0, 1, 2, 3, 4]
+
+
+def test_on_one_machine_the_kernels_of_an_operator_stay_together():
+    made = [CheckUnit.of(task, Settings()) for op in (copy, fill) for task in plan(op, this_machine(), None, "cpu")[:2]]
+    known = {name_of(unit): parts(s) for unit, s in zip(made, [1, 2, 3, 9], strict=True)}
+    found = arranged(made, known, lambda unit: 1, lambda unit: Held.NOTHING)
+    assert [piece.kernel for piece in found] == [1, 0, 3, 2]
 
 
 def test_the_longest_are_first():

@@ -1,7 +1,8 @@
-"""The order in which a check's units are given to a cluster, and which kernels are cut into slices for it.
+"""The order in which a check's units are given out, and which kernels are cut into slices for a cluster.
 
-What is longest begins first. A kernel is cut where whole kernels would keep some machines waiting at the end: each
-slice starts its processes and loads the kernel anew, so that cutting all of them would only be more work.
+What is longest begins first; on one machine, of each operator, whose kernels have a judge together. A kernel is cut
+where whole kernels would keep some machines waiting at the end: each slice starts its processes and loads the kernel
+anew, so that cutting all of them would only be more work.
 """
 
 from __future__ import annotations
@@ -70,10 +71,16 @@ def arranged(
     found: list[Piece] = []
     for (_, slots), numbers in kinds.items():
         if slots == 1:
-            found += [piece for n in numbers for piece in kernels[n].pieces(cut=False)]
+            found += [piece for n in _by_operators(kernels, numbers) for piece in kernels[n].pieces(cut=False)]
         else:
             found += _best([kernels[n] for n in numbers], slots)
     return found
+
+
+def _by_operators(kernels: Sequence[_Kernel], numbers: Sequence[int]) -> list[int]:
+    """The kernels of one operator after those of another, the longest first."""
+    operators = list(dict.fromkeys(id(kernels[n].unit.task.op) for n in numbers))
+    return sorted(numbers, key=lambda n: (operators.index(id(kernels[n].unit.task.op)), -kernels[n].total))
 
 
 @dataclass(frozen=True)

@@ -54,12 +54,10 @@ class Sweep:
         self._lengths = Lengths(executor.machine.cache_dir)
         self._gathered: dict[int, _Gathered] = {}
         self._seconds: dict[str, dict[str, float]] = {}
-        self._is_spread = any(executor.room(unit.needs) > 1 for unit in units)
 
     def verdicts(self) -> Generator[tuple[int, Verdict], None, None]:
         """The number of each kernel and its verdict, when it is there. Closing the iterator ends what runs."""
-        known = self._lengths.read() if self._is_spread else {}
-        pieces = arranged(self._units, known, lambda unit: self._executor.room(unit.needs), self._held)
+        pieces = arranged(self._units, self._lengths.read(), lambda unit: self._executor.room(unit.needs), self._held)
         try:
             while pieces:  # what needs another process with all cases follows
                 again: list[Piece] = []
@@ -118,7 +116,7 @@ class Sweep:
 
     def _note(self, unit: CheckUnit, verdict: Verdict, slices: int = 1) -> None:
         """Note how long a kernel took, for a later sweep."""
-        if self._is_spread and verdict.status in (Status.PASS, Status.WARNING, Status.THIN):
+        if verdict.status in (Status.PASS, Status.WARNING, Status.THIN) and not unit.settings.case:
             seconds = seconds_by_slice(verdict)
             seconds[START] /= slices
             self._seconds[name_of(unit)] = seconds
