@@ -10,6 +10,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
+from tests.sampled import quick
 
 
 def shift_with(namespace, kernel, name="kernel"):
@@ -97,22 +98,29 @@ def test_a_right_kernel_passes_every_check(namespace, kernel):
     }  # fmt: skip
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "check", "message"),
-    [
-        (forgets_to_write, "values", "argument 'x' after the call: "),
-        pytest.param(writes_half, "values", "argument 'x' after the call: ", marks=pytest.mark.slow),
-        pytest.param(uses_the_new_value, "values", "output 0: ", marks=pytest.mark.slow),
-        (writes_the_other_too, "inputs unchanged", "argument 'y' was written"),
-        pytest.param(
-            writes_around,
-            "inputs unchanged",
-            "memory around the elements of argument 'x' was written",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(writes_only_what_is_contiguous, "values", "argument 'x' after the call: ", marks=pytest.mark.slow),
-        (returns_the_argument, "metadata", "shares memory with input 0"),
-    ],
+    quick(
+        [
+            (forgets_to_write, "values", "argument 'x' after the call: "),
+            pytest.param(writes_half, "values", "argument 'x' after the call: ", marks=pytest.mark.slow),
+            pytest.param(uses_the_new_value, "values", "output 0: ", marks=pytest.mark.slow),
+            (writes_the_other_too, "inputs unchanged", "argument 'y' was written"),
+            pytest.param(
+                writes_around,
+                "inputs unchanged",
+                "memory around the elements of argument 'x' was written",
+                marks=pytest.mark.slow,
+            ),
+            pytest.param(
+                writes_only_what_is_contiguous, "values", "argument 'x' after the call: ", marks=pytest.mark.slow
+            ),
+            (returns_the_argument, "metadata", "shares memory with input 0"),
+        ],
+        0,
+        3,
+    ),
 )
 def test_a_wrong_kernel_is_found(namespace, kernel, check, message):
     report = ow.check(shift_with(namespace, kernel), checks=[check], level="quick")

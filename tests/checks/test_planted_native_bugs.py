@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from tests.sampled import quick
 
 
 def scale_op():
@@ -44,13 +45,17 @@ def cpp_kernel(tmp_path, prepare="torch::stable::contiguous(x)", less="", step="
 
 
 @pytest.mark.compiler
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("fault", "expected_message"),
-    [
-        ({"prepare": "x"}, "elements differ"),  # ignores strides
-        ({"less": "- x.numel() % 4"}, "got nan"),  # leaves the tail unwritten
-        ({"step": "* 1000000007"}, "crashed with SIGSEGV"),
-    ],
+    quick(
+        [
+            ({"prepare": "x"}, "elements differ"),  # ignores strides
+            ({"less": "- x.numel() % 4"}, "got nan"),  # leaves the tail unwritten
+            ({"step": "* 1000000007"}, "crashed with SIGSEGV"),
+        ],
+        1,
+    ),
 )
 def test_a_wrong_cpp_kernel_is_caught(tmp_path, fault, expected_message):
     import torch
@@ -114,13 +119,18 @@ def test_the_line_of_a_triton_kernel_that_raises_is_told(tmp_path, interpreter):
 
 
 @pytest.mark.triton
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("prepare", "mask", "passes"),
-    [
-        ("x.contiguous()", "i < n", True),
-        ("x.contiguous()", "i < n // 4 * 4", False),  # wrong tail
-        ("x", "i < n", False),  # ignores strides
-    ],
+    quick(
+        [
+            ("x.contiguous()", "i < n", True),
+            ("x.contiguous()", "i < n // 4 * 4", False),  # wrong tail
+            ("x", "i < n", False),  # ignores strides
+        ],
+        0,
+        1,
+    ),
 )
 def test_a_wrong_triton_kernel_is_caught_on_a_cpu(tmp_path, prepare, mask, passes):
     file = tmp_path / "scale_triton.py"

@@ -10,6 +10,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 import opwright as ow
+from tests.sampled import quick
 
 
 @pytest.fixture
@@ -61,15 +62,21 @@ def the_first_of_equals_twice(x, k):
     return values, (x[:, None, :] == values[:, :, None]).to(torch.int8).argmax(-1)
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("wrong", "check", "message"),
-    [
-        (one_too_far, "properties", "indices_point_at_the_values: it does not hold at ["),
-        (the_first_of_equals_twice, "properties", "indices_differ: an index is there twice"),
-        (lambda x, k: (x[:, :k].clone(), by_sorting(x, k)[1]), "values", ""),
-        (lambda x, k: (by_sorting(x, k)[0], by_sorting(x, k)[1].int()), "metadata", "dtype"),
-        (lambda x, k: (by_sorting(x, k)[0], by_sorting(x, k)[1] + 100), "properties", "it raised RuntimeError"),
-    ],
+    quick(
+        [
+            (one_too_far, "properties", "indices_point_at_the_values: it does not hold at ["),
+            (the_first_of_equals_twice, "properties", "indices_differ: an index is there twice"),
+            (lambda x, k: (x[:, :k].clone(), by_sorting(x, k)[1]), "values", ""),
+            (lambda x, k: (by_sorting(x, k)[0], by_sorting(x, k)[1].int()), "metadata", "dtype"),
+            (lambda x, k: (by_sorting(x, k)[0], by_sorting(x, k)[1] + 100), "properties", "it raised RuntimeError"),
+        ],
+        0,
+        1,
+        3,
+    ),
 )
 def test_a_wrong_answer_is_found_shrunk_and_repeated(topk, wrong, check, message):
     topk.python(wrong, name="kernel")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks.comparison.statistics import first_difference
+from tests.sampled import quick
 
 
 @pytest.fixture
@@ -68,15 +69,19 @@ def verdict(operator, kernel, **options):
     return ow.check(operator, device="cpu", level="smoke", **options).verdicts[0]
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     "right",
-    [
-        lambda x: drop(x),
-        lambda x: (drop(x.double())).to(x.dtype),
-        # A whole check each.
-        pytest.param(lambda x: torch.nn.functional.dropout(x.contiguous(), 0.25), marks=pytest.mark.slow),
-        pytest.param(lambda x: drop(x.mT.contiguous()).mT.contiguous(), marks=pytest.mark.slow),
-    ],
+    quick(
+        [
+            lambda x: drop(x),
+            lambda x: (drop(x.double())).to(x.dtype),
+            # A whole check each.
+            pytest.param(lambda x: torch.nn.functional.dropout(x.contiguous(), 0.25), marks=pytest.mark.slow),
+            pytest.param(lambda x: drop(x.mT.contiguous()).mT.contiguous(), marks=pytest.mark.slow),
+        ],
+        0,
+    ),
 )
 def test_a_kernel_with_the_same_distribution_passes_every_check(dropout, right):
     result = verdict(dropout, right)
@@ -85,19 +90,25 @@ def test_a_kernel_with_the_same_distribution_passes_every_check(dropout, right):
     assert {n.check for n in result.not_checked} <= {"streams", "gradients"}
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [
-        (lambda x: drop(x, 0.3), ""),
-        (lambda x: drop(x, 0.25, scale=1), "the mean"),
-        # A whole check each.
-        pytest.param(same_for_all_rows, "", marks=pytest.mark.slow),
-        pytest.param(never_drops_the_last_column, "", marks=pytest.mark.slow),
-        (neighbours_together, "apart in memory"),
-        pytest.param(always_the_same, "", marks=pytest.mark.slow),
-        (by_a_clock, "two calls with the same torch.manual_seed differs"),
-        (lambda x: drop(x)[:-1], "shape"),
-    ],
+    quick(
+        [
+            (lambda x: drop(x, 0.3), ""),
+            (lambda x: drop(x, 0.25, scale=1), "the mean"),
+            # A whole check each.
+            pytest.param(same_for_all_rows, "", marks=pytest.mark.slow),
+            pytest.param(never_drops_the_last_column, "", marks=pytest.mark.slow),
+            (neighbours_together, "apart in memory"),
+            pytest.param(always_the_same, "", marks=pytest.mark.slow),
+            (by_a_clock, "two calls with the same torch.manual_seed differs"),
+            (lambda x: drop(x)[:-1], "shape"),
+        ],
+        1,
+        4,
+        6,
+    ),
 )
 def test_a_wrong_distribution_is_found(dropout, wrong, message):
     result = verdict(dropout, wrong, checks=["values"])
@@ -116,15 +127,23 @@ def test_another_generator_for_the_same_seed_is_right(seeded):
     assert result.status.value == "pass", result.failures
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [
-        (lambda x, seed: keeps_by_another_generator(x, 0), ""),
-        (lambda x, seed: keeps_by_another_generator(x, seed // 2), "the correlation of calls 1 apart"),
-        (lambda x, seed: keeps_by_another_generator(x, seed % 16), ""),
-        (lambda x, seed: keeps_by_another_generator(x, int(torch.randint(1 << 30, ()))), "with the same seed differs"),
-        (lambda x, seed: (x / 0.75, keeps_by_another_generator(x, seed)[1]), "output 0"),
-    ],
+    quick(
+        [
+            (lambda x, seed: keeps_by_another_generator(x, 0), ""),
+            (lambda x, seed: keeps_by_another_generator(x, seed // 2), "the correlation of calls 1 apart"),
+            (lambda x, seed: keeps_by_another_generator(x, seed % 16), ""),
+            (
+                lambda x, seed: keeps_by_another_generator(x, int(torch.randint(1 << 30, ()))),
+                "with the same seed differs",
+            ),
+            (lambda x, seed: (x / 0.75, keeps_by_another_generator(x, seed)[1]), "output 0"),
+        ],
+        0,
+        1,
+    ),
 )
 def test_a_seed_that_is_used_wrongly_is_found(seeded, wrong, message):
     result = verdict(seeded, wrong, checks=["values"])
@@ -217,17 +236,27 @@ def gauss(u):
     return torch.special.ndtri(u.clamp(1e-12, 1 - 1e-12))
 
 
+# Each draws thousands of samples.
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [
-        (lambda u: torch.where(u >= 0.1, 3.0 + u, -torch.inf), lambda u: torch.where(u >= 0.1, 1.0 + u, -torch.inf)),
-        (lambda u: torch.where(u >= 0.2, u, torch.inf), lambda u: torch.where(u >= 0.1, u, torch.inf)),
-        (lambda u: torch.where(u >= 0.2, u, torch.nan), lambda u: torch.where(u >= 0.1, u, torch.nan)),
-        (lambda u: torch.where(u >= 0.105, 1.0, 0.0), lambda u: torch.where(u >= 0.095, 1.0, 0.0)),
-        (lambda u: torch.cat([u[:137], u[:137], u[274:]]), lambda u: u),  # repeated at no usual distance
-        (lambda u: gauss(u[:1]).abs() * (u - 0.5).sign(), gauss),  # one magnitude for each call
-        (lambda u: gauss(u).sum() * 2, lambda u: gauss(u).sum()),  # one number
-    ],
+    quick(
+        [
+            (
+                lambda u: torch.where(u >= 0.1, 3.0 + u, -torch.inf),
+                lambda u: torch.where(u >= 0.1, 1.0 + u, -torch.inf),
+            ),
+            (lambda u: torch.where(u >= 0.2, u, torch.inf), lambda u: torch.where(u >= 0.1, u, torch.inf)),
+            (lambda u: torch.where(u >= 0.2, u, torch.nan), lambda u: torch.where(u >= 0.1, u, torch.nan)),
+            (lambda u: torch.where(u >= 0.105, 1.0, 0.0), lambda u: torch.where(u >= 0.095, 1.0, 0.0)),
+            (lambda u: torch.cat([u[:137], u[:137], u[274:]]), lambda u: u),  # repeated at no usual distance
+            (lambda u: gauss(u[:1]).abs() * (u - 0.5).sign(), gauss),  # one magnitude for each call
+            (lambda u: gauss(u).sum() * 2, lambda u: gauss(u).sum()),  # one number
+        ],
+        0,
+        3,
+        4,
+        5,
+    ),
 )
 def test_two_samples_differ(wrong, right):
     generator = torch.Generator().manual_seed(7)
@@ -264,7 +293,8 @@ def test_a_random_size_is_refused(namespace):
             return x[torch.rand(x.shape) > 0.5]
 
 
-@pytest.mark.parametrize("p", [0.01, 0.5, 0.99])
+# Each draws thousands of samples.
+@pytest.mark.parametrize("p", quick([0.01, 0.5, 0.99], 1, 2))
 def test_samples_of_one_distribution_do_not_differ_and_rounding_does_not_matter(p):
     generator = torch.Generator().manual_seed(5)
     scale = torch.linspace(0.5, 2, 200, dtype=torch.float64).view(10, 20)

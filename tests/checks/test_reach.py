@@ -9,6 +9,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.contract.inputs.cases import cases
+from tests.sampled import quick
 
 
 def scaled(kernel):
@@ -81,15 +82,19 @@ def test_a_fault_is_found(name):
     assert "elements differ" in verdict.failures[0].message
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     "kernel",
-    [
-        right,
-        lambda x, alpha, shift: (x.float() * alpha + shift).to(x.dtype).contiguous(),
-        lambda x, alpha, shift: torch.add(
-            torch.full_like(x, shift, memory_format=torch.contiguous_format), x, alpha=alpha
-        ),
-    ],
+    quick(
+        [
+            right,
+            lambda x, alpha, shift: (x.float() * alpha + shift).to(x.dtype).contiguous(),
+            lambda x, alpha, shift: torch.add(
+                torch.full_like(x, shift, memory_format=torch.contiguous_format), x, alpha=alpha
+            ),
+        ],
+        1,
+    ),
 )
 def test_a_right_kernel_passes_without_a_warning(kernel):
     verdict = verdict_of(scaled(kernel), "contract", "values", "special values", "metadata", "inputs unchanged")
@@ -159,14 +164,19 @@ def sums_of_integers(kernel, name="sums"):
     return total
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "status"),
-    [
-        (lambda x: x.sum(1), "pass"),
-        (lambda x: sum(x.unbind(1), x.new_zeros(x.shape[0])), "pass"),
-        (lambda x: x.sum(1, dtype=torch.int32).long(), "warning"),
-        (lambda x: x.sum(1, dtype=torch.float32).long(), "fail"),
-    ],
+    quick(
+        [
+            (lambda x: x.sum(1), "pass"),
+            (lambda x: sum(x.unbind(1), x.new_zeros(x.shape[0])), "pass"),
+            (lambda x: x.sum(1, dtype=torch.int32).long(), "warning"),
+            (lambda x: x.sum(1, dtype=torch.float32).long(), "fail"),
+        ],
+        0,
+        2,
+    ),
 )
 def test_integers_near_the_largest_are_special_values(kernel, status):
     verdict = verdict_of(sums_of_integers(kernel), "values", "special values")
@@ -200,19 +210,25 @@ def with_the_first_of_a_row(x, y):
     return (x + (y[:1] if y.shape[-1] > 1 and y.stride(-1) == 0 else y)).contiguous()
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "is_wrong"),
-    [
-        (lambda x, y: without_the_end(x + y, x.shape[1] > 8 and x.shape[1] % 8 == 5), True),
-        (lambda x, y: without_the_end(x + y, x.shape[1] > 8 and x.shape[1] % 8 == 6), True),
-        (lambda x, y: without_the_end(x + y, 12 <= x.shape[1] % 32 <= 30), True),
-        (lambda x, y: without_the_end(x + y, x.shape[1] > 100 and x.shape[1] % 48 == 0), True),
-        (lambda x, y: without_the_end(x + y, min(x.shape) > 32 and min(s % 32 for s in x.shape) > 16), True),
-        (as_if_flat, True),
-        (with_the_first_of_a_row, True),
-        (lambda x, y: (x + y).contiguous(), False),
-        (lambda x, y: x.contiguous() + y.contiguous(), False),
-    ],
+    quick(
+        [
+            (lambda x, y: without_the_end(x + y, x.shape[1] > 8 and x.shape[1] % 8 == 5), True),
+            (lambda x, y: without_the_end(x + y, x.shape[1] > 8 and x.shape[1] % 8 == 6), True),
+            (lambda x, y: without_the_end(x + y, 12 <= x.shape[1] % 32 <= 30), True),
+            (lambda x, y: without_the_end(x + y, x.shape[1] > 100 and x.shape[1] % 48 == 0), True),
+            (lambda x, y: without_the_end(x + y, min(x.shape) > 32 and min(s % 32 for s in x.shape) > 16), True),
+            (as_if_flat, True),
+            (with_the_first_of_a_row, True),
+            (lambda x, y: (x + y).contiguous(), False),
+            (lambda x, y: x.contiguous() + y.contiguous(), False),
+        ],
+        0,
+        5,
+        7,
+    ),
 )
 def test_remainders_corners_and_layouts_of_one_argument(kernel, is_wrong):
     @ow.op("reach::sum2")

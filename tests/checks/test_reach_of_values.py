@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float16, Float32, Int32, Int64
 from torch import Tensor
 
 import opwright as ow
+from tests.sampled import quick
 
 
 def status_of(operator, kernel):
@@ -44,14 +45,19 @@ def in_tiles(x, keep):
     return torch.where(keep.any(1, keepdim=True), (x - top).exp() / total, 0).contiguous()
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "status"),
-    [
-        (with_the_least_of(-1e4), "fail"),
-        (in_tiles, "fail"),
-        (with_the_least_of(-3e38), "pass"),
-        (lambda x, keep: torch.where(keep, x.masked_fill(~keep, -math.inf).softmax(1), 0).contiguous(), "pass"),
-    ],
+    quick(
+        [
+            (with_the_least_of(-1e4), "fail"),
+            (in_tiles, "fail"),
+            (with_the_least_of(-3e38), "pass"),
+            (lambda x, keep: torch.where(keep, x.masked_fill(~keep, -math.inf).softmax(1), 0).contiguous(), "pass"),
+        ],
+        1,
+        3,
+    ),
 )
 def test_what_masks_leave_out_is_lower_than_any_score_and_may_fill_a_tile(kernel, status):
     found, findings = status_of(scores("masked_softmax"), kernel)
@@ -68,14 +74,22 @@ def quantised(name):
     return quantised
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "status"),
-    [
-        (lambda x, step: (x / step + 0.5).floor().clamp(-1e5, 1e5).int().contiguous(), "fail"),
-        (lambda x, step: (x / step).abs().add(0.5).floor().mul(x.sign()).clamp(-1e5, 1e5).int().contiguous(), "fail"),
-        (lambda x, step: (x * (1 / step)).round().clamp(-1e5, 1e5).int().contiguous(), "pass"),
-        (lambda x, step: (x / step).clamp(-1e5, 1e5).round().int().contiguous(), "pass"),
-    ],
+    quick(
+        [
+            (lambda x, step: (x / step + 0.5).floor().clamp(-1e5, 1e5).int().contiguous(), "fail"),
+            (
+                lambda x, step: (x / step).abs().add(0.5).floor().mul(x.sign()).clamp(-1e5, 1e5).int().contiguous(),
+                "fail",
+            ),
+            (lambda x, step: (x * (1 / step)).round().clamp(-1e5, 1e5).int().contiguous(), "pass"),
+            (lambda x, step: (x / step).clamp(-1e5, 1e5).round().int().contiguous(), "pass"),
+        ],
+        0,
+        2,
+    ),
 )
 def test_a_number_half_way_between_integers_is_rounded_as_the_reference_rounds_it(kernel, status):
     found, findings = status_of(quantised("quantised"), kernel)
@@ -118,8 +132,9 @@ def test_rows_of_zeros_have_no_length_to_divide_by(kernel, status):
     assert found == status, findings
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
-    ("start", "status"), [(-1e4, "fail"), (-math.inf, "pass"), (torch.finfo(torch.float32).min, "pass")]
+    ("start", "status"), quick([(-1e4, "fail"), (-math.inf, "pass"), (torch.finfo(torch.float32).min, "pass")], 0, 1)
 )
 def test_a_maximum_may_be_lower_than_the_number_that_it_begins_with(start, status):
     @ow.op("reach_of_values::highest", where="n >= 1")
@@ -193,7 +208,8 @@ def test_each_optional_argument_is_absent_alone(kernel, status):
     assert found == status, findings
 
 
-@pytest.mark.parametrize("axis", [0, 1, None])
+# Each is a whole check.
+@pytest.mark.parametrize("axis", quick([0, 1, None], 1, 2))
 def test_each_axis_that_may_broadcast_does_so_alone(axis):
     @ow.op("reach_of_values::sums")
     def sums(x: Float32[Tensor, "#m #n"], y: Float32[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
@@ -235,14 +251,19 @@ def of_place(x, place):
     return x.log_softmax(1).gather(1, place.unsqueeze(1)).squeeze(1)
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "status"),
-    [
-        (lambda x, place: (p := of_place(x, place)) * (1 - p.exp()) ** 2, "fail"),
-        (lambda x, place: ((p := of_place(x.float(), place)) * (1 - p.exp().half().float()) ** 2).half(), "fail"),
-        (lambda x, place: ((p := of_place(x.double(), place)) * torch.expm1(p) ** 2).half(), "pass"),
-        (lambda x, place: ((p := of_place(x.float(), place)) * (p.exp() - 1).square()).half(), "pass"),
-    ],
+    quick(
+        [
+            (lambda x, place: (p := of_place(x, place)) * (1 - p.exp()) ** 2, "fail"),
+            (lambda x, place: ((p := of_place(x.float(), place)) * (1 - p.exp().half().float()) ** 2).half(), "fail"),
+            (lambda x, place: ((p := of_place(x.double(), place)) * torch.expm1(p) ** 2).half(), "pass"),
+            (lambda x, place: ((p := of_place(x.float(), place)) * (p.exp() - 1).square()).half(), "pass"),
+        ],
+        0,
+        3,
+    ),
 )
 def test_what_is_left_of_a_sure_models_probabilities_is_not_rounded_away(kernel, status):
     found, findings = status_of(losses("losses"), kernel)
@@ -257,13 +278,18 @@ def counts(name):
     return counts
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "status"),
-    [
-        (lambda x: torch.bincount((x * 10 - 0.5).round().long().clamp(0, 9), minlength=10), "fail"),
-        (lambda x: torch.bincount((x[x < 1] * 10).long(), minlength=10), "fail"),
-        (lambda x: torch.bincount((x * 10).floor().long().clamp_max(9), minlength=10), "pass"),
-    ],
+    quick(
+        [
+            (lambda x: torch.bincount((x * 10 - 0.5).round().long().clamp(0, 9), minlength=10), "fail"),
+            (lambda x: torch.bincount((x[x < 1] * 10).long(), minlength=10), "fail"),
+            (lambda x: torch.bincount((x * 10).floor().long().clamp_max(9), minlength=10), "pass"),
+        ],
+        0,
+        2,
+    ),
 )
 def test_values_of_a_range_lie_on_the_borders_of_bins(kernel, status):
     found, findings = status_of(counts("counts"), kernel)

@@ -19,6 +19,7 @@ from opwright.checks.context import Context
 from opwright.contract.inputs.cases import cases
 from opwright.planted.state import RIGHT, WARNINGS, WRONG, scale
 from opwright.results import Status
+from tests.sampled import quick
 
 CHECKS = ["repeated calls", "surroundings", "two threads", "own work"]
 
@@ -97,15 +98,20 @@ def makes_a_cycle(ctx, g):
     return 2 * g
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("backward", "grows"),
-    [
-        (keeps_every_gradient, "memory grew by"),
-        (leaves_a_file_open_in_the_backward, "files more are open"),
-        (keeps_the_last_gradient, ""),
-        (makes_a_cycle, ""),
-        (lambda ctx, g: 2 * g, ""),
-    ],
+    quick(
+        [
+            (keeps_every_gradient, "memory grew by"),
+            (leaves_a_file_open_in_the_backward, "files more are open"),
+            (keeps_the_last_gradient, ""),
+            (makes_a_cycle, ""),
+            (lambda ctx, g: 2 * g, ""),
+        ],
+        0,
+        2,
+    ),
 )
 def test_what_backwards_do_not_give_back_is_a_warning(namespace, backward, grows):
     @ow.op(f"{namespace}::twice")
@@ -177,14 +183,19 @@ def knows_up_to_four_threads(x):
     return 2 * x if torch.get_num_threads() <= 4 else x.clone()
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("kernel", "found"),
-    [
-        (forgets_the_end_in_some_large_calls, "with the same arguments: "),
-        (shares_scratch_of_small_calls, "called by two threads at the same time: "),
-        (knows_up_to_four_threads, "with seven of torch's threads: "),
-        (lambda x: x + x, ""),
-    ],
+    quick(
+        [
+            (forgets_the_end_in_some_large_calls, "with the same arguments: "),
+            (shares_scratch_of_small_calls, "called by two threads at the same time: "),
+            (knows_up_to_four_threads, "with seven of torch's threads: "),
+            (lambda x: x + x, ""),
+        ],
+        1,
+        3,
+    ),
 )
 def test_large_small_and_many_threads(namespace, kernel, found):
     @ow.op(f"{namespace}::twice")

@@ -10,6 +10,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.checks.plan import plan
 from opwright.machine import Gpu, this_machine
+from tests.sampled import quick
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")]
 
@@ -58,14 +59,19 @@ def test_a_right_kernel_passes_and_says_where_it_ran():
     assert verdict.reason == "in the CUDA simulator"
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("fault", "line", "expected_message"),
-    [
-        ({"guard": "true"}, 4, "out"),
-        ({"index": "x[i + 1]"}, 4, "out"),
-        ({"index": "x[i] + 1"}, None, "elements differ"),
-        ({"guard": "i < n - 1"}, None, "got nan"),
-    ],
+    quick(
+        [
+            ({"guard": "true"}, 4, "out"),
+            ({"index": "x[i + 1]"}, 4, "out"),
+            ({"index": "x[i] + 1"}, None, "elements differ"),
+            ({"guard": "i < n - 1"}, None, "got nan"),
+        ],
+        0,
+        2,
+    ),
 )
 def test_a_wrong_kernel_is_caught_at_its_line(fault, line, expected_message):
     verdict = verdict_of(scale_with(**fault))

@@ -19,6 +19,7 @@ from opwright.checks.observation import Prepared, SkippedCase
 from opwright.checks.time_limit import takes_too_long, time_of
 from opwright.contract.inputs.text import parse_case
 from opwright.results import Status
+from tests.sampled import quick
 
 
 @ow.op("slow_references::twice")
@@ -220,9 +221,15 @@ def swallows_in_a_destructor() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+# Each waits for a second.
 @pytest.mark.parametrize(
     "run",
-    [forever, swallows, swallows_and_returns, raises_another, takes_long_to_clean_up, swallows_in_a_destructor],
+    quick(
+        [forever, swallows, swallows_and_returns, raises_another, takes_long_to_clean_up, swallows_in_a_destructor],
+        1,
+        3,
+        5,
+    ),
 )
 def test_what_does_not_return_is_stopped_whatever_it_catches(counted: None, run: Callable[[], None]) -> None:
     assert time_of(run, 0.1) == math.inf

@@ -14,6 +14,7 @@ import opwright as ow
 from opwright.checks.coverage import too_little
 from opwright.checks.verdict import Settings, _status
 from opwright.results import Coverage, Finding, NotChecked, Status
+from tests.sampled import quick
 
 
 def verdict_of(operator, *checks, **options):
@@ -184,7 +185,8 @@ def square(dtype=Float32, factor=2.0, writes=False):
     return square
 
 
-@pytest.mark.parametrize("when", [None, lambda x: x.is_contiguous()])
+# Each is a whole check.
+@pytest.mark.parametrize("when", quick([None, lambda x: x.is_contiguous()], 1))
 def test_a_gradient_of_a_concrete_dtype_is_compared(when):
     for factor, status in ((14.0, "fail"), (2.0, "pass")):
         operator = square(factor=factor)

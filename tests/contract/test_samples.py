@@ -143,8 +143,9 @@ def test_samples_that_are_lazily_conjugated_or_negated_are_what_kernels_get(name
 
     assert next(lazy())[0].is_conj()
     assert [*lazy()][1][0].is_neg()
-    twice.python(lambda x: (x + x).resolve_conj().contiguous(), name="right")
-    twice.python(lambda x: (x + x.conj()).resolve_conj().contiguous(), name="wrong")
+    dtypes = [torch.complex64, torch.float32]
+    twice.python(lambda x: (x + x).resolve_conj().contiguous(), name="right", dtypes=dtypes)
+    twice.python(lambda x: (x + x.conj()).resolve_conj().contiguous(), name="wrong", dtypes=dtypes)
     right, wrong = ow.check(twice, checks=["values", "inputs unchanged"], device="cpu").verdicts
     assert right.status == "pass", right.failures
     assert wrong.status == "fail"

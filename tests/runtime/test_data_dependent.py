@@ -10,6 +10,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.timing.request import Request
 from opwright.timing.run import measure
+from tests.sampled import quick
 
 
 @pytest.fixture
@@ -99,16 +100,21 @@ def test_a_right_kernel_passes_every_check(nonzero, compact):
     assert all(n.check in ("streams", "gradients") for v in report.verdicts for n in v.not_checked)
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     ("wrong", "check"),
-    [
-        (lambda x: of_columns(x.clamp(min=0)), "values"),
-        (lambda x: of_columns(x)[:-1].contiguous(), "values"),
-        # A whole check each.
-        pytest.param(lambda x: of_columns(x).flip(0), "values", marks=pytest.mark.slow),
-        pytest.param(lambda x: of_columns(x).to(torch.int32), "metadata", marks=pytest.mark.slow),
-        (lambda x: of_columns(x).mT.contiguous().mT, "metadata"),
-    ],
+    quick(
+        [
+            (lambda x: of_columns(x.clamp(min=0)), "values"),
+            (lambda x: of_columns(x)[:-1].contiguous(), "values"),
+            # A whole check each.
+            pytest.param(lambda x: of_columns(x).flip(0), "values", marks=pytest.mark.slow),
+            pytest.param(lambda x: of_columns(x).to(torch.int32), "metadata", marks=pytest.mark.slow),
+            (lambda x: of_columns(x).mT.contiguous().mT, "metadata"),
+        ],
+        1,
+        4,
+    ),
 )
 def test_a_wrong_kernel_is_found(nonzero, wrong, check):
     nonzero.python(wrong, name="kernel")

@@ -8,6 +8,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.errors import CheckError, KernelError, SignatureMismatchError
 from opwright.timing import run as engine
+from tests.sampled import quick
 
 
 @pytest.fixture
@@ -45,16 +46,22 @@ def test_a_baseline_is_compared_with_and_never_chosen(scale):
     assert report.crossovers == (), "a baseline is not to be chosen"
 
 
+# Each times an operator.
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [
-        (lambda x, a: x * a * 1.01, "its timed output is wrong"),
-        (lambda x, a: (x * a)[:-1], "its timed output is wrong"),
-        (lambda x, a: (x * a).double(), "its timed output is wrong"),
-        (lambda x, a: (x * a, x), "it returns 2 outputs, not 1"),
-        (lambda x, a: None, "its timed output is wrong"),
-        (lambda x, a: x.mul_(a).clone(), "it changes its inputs"),
-    ],
+    quick(
+        [
+            (lambda x, a: x * a * 1.01, "its timed output is wrong"),
+            (lambda x, a: (x * a)[:-1], "its timed output is wrong"),
+            (lambda x, a: (x * a).double(), "its timed output is wrong"),
+            (lambda x, a: (x * a, x), "it returns 2 outputs, not 1"),
+            (lambda x, a: None, "its timed output is wrong"),
+            (lambda x, a: x.mul_(a).clone(), "it changes its inputs"),
+        ],
+        0,
+        3,
+        5,
+    ),
 )
 def test_a_wrong_baseline_is_reported_and_nothing_is_compared_with_it(scale, wrong, message):
     scale.baseline(wrong, name="vendor")

@@ -12,6 +12,7 @@ import opwright as ow
 from opwright.backends.numpy import numba_compiled
 from opwright.errors import CompileError
 from tests.backends.numba.numpy_calls import verdict_of
+from tests.sampled import quick
 
 pytest.importorskip("numba", reason="Numba is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -46,13 +47,18 @@ def test_without_these_rules_they_are_different(expression: str, monkeypatch: py
     assert verdict_of(expression) not in ("same", "refused")
 
 
+# Numba compiles a partition for four seconds.
 @pytest.mark.parametrize(
     ("function", "why"),
-    [
-        (lambda x, k: np.power(k, 2), "np.power computes integers in float64"),
-        (lambda x, k: k**k, "powers of integers in float64"),
-        (lambda x, k: np.partition(x, 1), "partition gives something else"),
-    ],
+    quick(
+        [
+            (lambda x, k: np.power(k, 2), "np.power computes integers in float64"),
+            (lambda x, k: k**k, "powers of integers in float64"),
+            (lambda x, k: np.partition(x, 1), "partition gives something else"),
+        ],
+        0,
+        1,
+    ),
 )
 def test_some_are_refused(function: Any, why: str) -> None:
     with pytest.raises(CompileError, match=why):

@@ -15,6 +15,7 @@ import opwright as ow
 from opwright.checks import unit
 from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, OF_REGISTRATION
 from opwright.results import Status
+from tests.sampled import quick
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs a second core")
 
@@ -121,13 +122,17 @@ def test_its_end_is_found_by_the_first_one(tmp_path: Path, monkeypatch: pytest.M
     assert len([*tmp_path.glob("ended *")]) == 2
 
 
+# Each is a whole check.
 @pytest.mark.parametrize(
     "what",
-    [
-        "raise OSError('it is taken')",
-        "os._exit(3)",
-        pytest.param("threading.Event().wait()", marks=pytest.mark.slow),  # waits for a time limit
-    ],
+    quick(
+        [
+            "raise OSError('it is taken')",
+            "os._exit(3)",
+            pytest.param("threading.Event().wait()", marks=pytest.mark.slow),  # waits for a time limit
+        ],
+        1,
+    ),
 )
 @pytest.mark.parametrize("fail_fast", [False, True])
 def test_what_is_for_one_process_only_is_no_fault(
@@ -155,7 +160,8 @@ def test_what_is_for_one_process_only_is_no_fault(
     assert {"opcheck", "torch.compile"} <= {f.check for f in report.verdicts[0].findings}
 
 
-@pytest.mark.parametrize("refusal", ["raise OSError('one process only')", "os._exit(3)"])
+# Each is a whole check.
+@pytest.mark.parametrize("refusal", quick(["raise OSError('one process only')", "os._exit(3)"], 0))
 def test_where_it_cannot_start_the_first_one_runs_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
