@@ -1,5 +1,6 @@
 """The command line: exit codes, tables, records, errors."""
 
+import itertools
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from opwright.cli.timing import parse_size
 from opwright.errors import CheckError
 from opwright.results import CheckReport, Status
 from tests.report.sample_records import MACHINE, every_status, make_verdict
+from tests.sampled import quick
 from tests.warm import run_module
 
 RIGHT = """
@@ -325,8 +327,10 @@ def test_a_report_shows_itself_in_a_notebook():
     assert "<k>" not in shown
 
 
-@pytest.mark.parametrize("command", ["check", "bench", "tune"])
-@pytest.mark.parametrize("option", ["--json", "--html"])
+# Each starts two commands. Each command and each option is among those that run by default.
+@pytest.mark.parametrize(
+    ("command", "option"), quick([*itertools.product(["check", "bench", "tune"], ["--json", "--html"])], 0, 3, 4)
+)
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(script, tmp_path, command, option):
     name = script("raise SystemExit('the operator was loaded')")
     run = opwright(command, name, option, "nowhere/out", cwd=tmp_path)

@@ -29,6 +29,7 @@ from opwright.errors import (
 from opwright.machine import Compiler, Gpu, Machine, this_machine
 from opwright.results import Accepted, Refused
 from tests.backends.mojo.mojo_sources import GPU, GPU_SCALE
+from tests.sampled import quick
 
 _numbers = itertools.count()
 
@@ -221,8 +222,7 @@ def test_a_dtype_that_mojo_lacks_keeps_the_kernel_out(namespace, write):
 @pytest.mark.parametrize(
     "dtype",
     # Mojo compiles each for three seconds; other tests here use float32.
-    [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.float32, torch.float16)]
-    + [torch.float64, torch.bfloat16],
+    quick([torch.float32, torch.float16, torch.float64, torch.bfloat16], 3),
 )
 def test_one_source_serves_every_dtype(dtype, scale, write):
     scale.mojo(write(SCALE))

@@ -18,6 +18,7 @@ from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator import kernel as simulator
 from opwright.backends.cuda.source import CudaSource
 from opwright.errors import SimulatorError
+from tests.sampled import quick
 
 pytestmark = pytest.mark.compiler
 
@@ -60,10 +61,8 @@ def mappings() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
 
 
-@pytest.mark.parametrize(
-    ("count", "checked"),
-    [(40, False), (500, True)],
-)
+# Loading 500 takes more than two seconds.
+@pytest.mark.parametrize(("count", "checked"), quick([(40, False), (40, True), (500, True)], 0, 1))
 def test_many_kernels_share_their_stacks(tmp_path: Path, count: int, checked: bool) -> None:
     artifact = built(REVERSE, "reverse", checked=checked)
     first = simulator.load(artifact)
