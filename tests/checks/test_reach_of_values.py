@@ -7,7 +7,8 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Bool, Float16, Float32, Int32, Int64
+import torch.nn.functional as F
+from jaxtyping import Bool, Float16, Float32, Int32, Int64, Num
 from torch import Tensor
 
 import opwright as ow
@@ -294,3 +295,64 @@ def counts(name):
 def test_values_of_a_range_lie_on_the_borders_of_bins(kernel, status):
     found, findings = status_of(counts("counts"), kernel)
     assert found == status, findings
+
+
+def shrunk(name):
+    @ow.op(f"reach_of_values::{name}")
+    def shrunk(x: Float32[Tensor, "m n"], least: Annotated[float, ow.values(0, 2)] = 0.5) -> Float32[Tensor, "m n"]:
+        return F.hardshrink(x, least)
+
+    return shrunk
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x, least: torch.where(x.abs() < least, 0, x), "fail"),
+        (lambda x, least: torch.where(x.abs() <= least, 0, x), "pass"),
+        (lambda x, least: x * ((x > least) | (x < -least)), "pass"),
+    ],
+)
+def test_what_is_equal_to_a_threshold_of_a_stated_range(kernel, status):
+    found, findings = status_of(shrunk("shrunk"), lambda x, least: kernel(x, least).contiguous())
+    assert found == status, findings
+
+
+def huber(name):
+    @ow.op(f"reach_of_values::{name}")
+    def huber(x: Float32[Tensor, "n"], delta: Annotated[float, ow.values(0.1, 2)] = 1.0) -> Float32[Tensor, "n"]:
+        return F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=delta)
+
+    return huber
+
+
+@pytest.mark.parametrize("compare", [torch.lt, torch.le])
+def test_at_a_threshold_where_both_sides_meet_either_is_right(compare):
+    def kernel(x, delta):
+        return torch.where(compare(x.abs(), delta), x * x / 2, delta * (x.abs() - delta / 2))
+
+    found, findings = status_of(huber("huber"), kernel)
+    assert found == "pass", findings
+
+
+def place_of_the_largest(name):
+    @ow.op(f"reach_of_values::{name}", where="n >= 1")
+    def place(x: Num[Tensor, "m n"]) -> Int64[Tensor, "m"]:
+        return x.argmax(1)
+
+    return place
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x: x.float().argmax(1), "fail"),
+        (lambda x: (x if x.is_floating_point() else x.double()).argmax(1), "pass"),
+        (lambda x: x.max(1).indices, "pass"),
+    ],
+)
+def test_integers_that_are_one_number_in_float32_have_an_order(kernel, status):
+    operator = place_of_the_largest("place")
+    operator.python(kernel, name="kernel", dtypes=[torch.float32, torch.int32, torch.int64])
+    (verdict,) = ow.check(operator, checks=["values"], kernels=["kernel"]).verdicts
+    assert verdict.status == status, verdict.findings

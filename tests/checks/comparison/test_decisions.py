@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from opwright.checks.comparison.tolerance import Computation
 
@@ -47,6 +48,9 @@ def test_a_division_by_what_is_no_power_of_two_may_be_a_product():
         (lambda x: (x - 0.5).sign(), lambda x: torch.where(x - 0.5 >= 0, 1.0, -1.0)),
         (lambda x: torch.bucketize(x, HALVES), lambda x: torch.bucketize(x, HALVES, right=True)),
         (lambda x: x.int(), lambda x: x.floor().int()),
+        (lambda x: F.hardshrink(x, 0.5), lambda x: torch.where(x.abs() < 0.5, 0, x)),
+        (lambda x: F.threshold(x, 0.5, 7.0), lambda x: torch.where(x >= 0.5, x, 7.0)),
+        (lambda x: (x / 4 * 2).frac(), lambda x: x / 2 - (x / 2).round()),
     ],
 )
 def test_comparisons_and_conversions_are_decisions(function, other):

@@ -23,8 +23,8 @@ __all__ = ["Decisions"]
 Run = Callable[[Any, Any, Any], Any]
 # Operations that decide.
 _DECIDES = frozenset({
-    "bucketize", "ceil", "eq", "floor", "ge", "gt", "heaviside", "le", "lt", "ne", "round", "searchsorted", "sign",
-    "trunc",
+    "bucketize", "ceil", "eq", "floor", "frac", "ge", "gt", "hardshrink", "heaviside", "le", "lt", "ne", "round",
+    "searchsorted", "sgn", "sign", "signbit", "threshold", "trunc",
 })  # fmt: skip
 # Operations that compute: exact on numbers of a few bits.
 _COMPUTES = frozenset({"add", "cumsum", "div", "mul", "rsub", "square", "sub", "sum"})

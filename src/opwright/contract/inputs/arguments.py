@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.case import SCALAR_BOUNDS, TARGETS, Case
+from opwright.contract.inputs.case import EIGHTHS, SCALAR_BOUNDS, TARGETS, Case
 from opwright.contract.inputs.draw import draw, is_mask
 from opwright.contract.inputs.layouts import BROADCAST, SHARED, arrange
 from opwright.contract.inputs.samples import sample_arguments
@@ -99,12 +99,10 @@ def _argument(
     if not case.has(argument.name, is_optional=argument.optional):
         return None
     if argument.kind is Kind.SCALAR:
-        return (
-            env.get(argument.name) if argument.scalar_type is int else _number(argument, env, generator, case.scalars)
-        )
+        return env.get(argument.name) if argument.scalar_type is int else _number(argument, env, generator, case)
     assert argument.tensor is not None  # every non-scalar argument has one
     count = case.lists if argument.kind is Kind.TENSOR_LIST else 1
-    dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
+    dtype = _dtype_in(case, argument.tensor)
     kind, _, only = case.layout.partition(":")
     broadcast = _broadcast(argument, only) if kind == BROADCAST else ""
     shapes = [shape_of(argument.tensor, env, index=i, broadcast=broadcast) for i in range(count)]
@@ -138,7 +136,7 @@ def env_of(contract: Contract, case: Case) -> dict[str, Any]:
     env: dict[str, Any] = dict(case.sizes)
     generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
     for argument in contract.signature.arguments:
-        value = _number(argument, env, generator, case.scalars) if argument.scalar_type is int else None
+        value = _number(argument, env, generator, case) if argument.scalar_type is int else None
         if value is not None and case.has(argument.name, is_optional=argument.optional):
             env[argument.name] = value
     env |= {contract.signature.arguments[i].name: case.ranks for i in contract.signature.groups}
@@ -210,14 +208,22 @@ def has_free_tensors(contract: Contract) -> bool:
     return any(d.is_floating_point and d.itemsize > 1 for a in tensors if a.tensor for d in a.tensor.dtypes)
 
 
-def has_free_integers(contract: Contract) -> bool:
+def has_free_integers(contract: Contract, case: Case) -> bool:
     """Whether integers are computed from integers without stated values, which are then no places in other tensors."""
     if contract.signature.data_dependent:
         return False
-    tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
-    every = [d for t in (*tensors, *(r.tensor for r in contract.signature.returns)) for d in t.dtypes]
+    arguments = [a for a in contract.signature.arguments if a.tensor]
+    every = [
+        _dtype_in(case, t)
+        for t in (*(a.tensor for a in arguments), *(r.tensor for r in contract.signature.returns))
+        if t
+    ]
     are_integers = all(not d.is_floating_point and not d.is_complex for d in every)
-    return are_integers and any(a.values is None or a.values.is_free for a in contract.signature.arguments if a.tensor)
+    return are_integers and any(a.values is None or a.values.is_free for a in arguments)
+
+
+def _dtype_in(case: Case, tensor: TensorType) -> torch.dtype:
+    return dict(case.dtypes).get(tensor.dtype_class, tensor.dtypes[0])
 
 
 def has_free_numbers(contract: Contract) -> bool:
@@ -261,9 +267,11 @@ _NUMBERS: dict[str, tuple[int, float]] = {
 }  # fmt: skip
 
 
-def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generator, scalars: str) -> Any:
+def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generator, case: Case) -> Any:
     """The value of a scalar in a case."""
-    drawn = _scalar(argument, env, generator)
+    drawn, scalars = _scalar(argument, env, generator), case.scalars
+    if case.values == EIGHTHS and not scalars:
+        return _in_eighths(argument, env, drawn)
     if scalars in SCALAR_BOUNDS:
         return _bound(argument, env, scalars, drawn)
     if scalars == "default":
@@ -274,6 +282,16 @@ def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
     # Of a small positive default, such as an epsilon, neither its negative nor a large value is meant.
     is_epsilon = _around(argument) != _AROUND
     return drawn if is_epsilon else integer if argument.scalar_type is int else real
+
+
+def _in_eighths(argument: Argument, env: Mapping[str, Any], drawn: Any) -> Any:
+    """A float as the tensors' elements are, some of which it then equals: a threshold, say. An epsilon stays."""
+    if argument.scalar_type is not float or not isinstance(drawn, float) or argument.choices:
+        return drawn
+    stated = (argument.values or Values()).at(env)
+    low, high = draw_range(stated, *_around(argument))
+    rounded = round(drawn * 8) / 8
+    return rounded if not stated.one_of and low <= rounded <= high else drawn
 
 
 def _bound(argument: Argument, env: Mapping[str, Any], which: str, drawn: Any) -> Any:

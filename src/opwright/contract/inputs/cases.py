@@ -149,8 +149,9 @@ def _all(
             if level != "full"
             else _arranged(contract, reach, some, layouts)
         )
-        few += _with_values(contract, [some[-1]], VALUES if level == "full" else _VALUES_OF_EACH_DTYPE)
         found += [dataclasses.replace(c, dtypes=dtypes) for c in (base, *few)]
+        last = dataclasses.replace(some[-1], dtypes=dtypes)
+        found += _with_values(contract, [last], VALUES if level == "full" else _VALUES_OF_EACH_DTYPE)
     if has_lists(contract):
         found += [dataclasses.replace(base, lists=count) for count in (0, 1, 2, 5, 33)]
     found += _typical(contract, base)
@@ -243,7 +244,7 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
             yield from (dataclasses.replace(case, values=kind) for kind in values)
         elif has_ranges_of_floats(contract):
             yield dataclasses.replace(case, values=EIGHTHS)
-        if has_free_integers(contract):
+        if has_free_integers(contract, case):
             yield from (dataclasses.replace(case, values=kind) for kind in (MILLIONS, WIDE))
         if has_free_numbers(contract):
             yield from (dataclasses.replace(case, scalars=kind) for kind in SCALARS)

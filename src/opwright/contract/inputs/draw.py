@@ -121,9 +121,13 @@ _MOST_BITS = {MILLIONS: 26, WIDE: 40}
 
 
 def _wide(shape: Shape, dtype: torch.dtype, most_bits: int, generator: torch.Generator) -> torch.Tensor:
-    """Integers of all magnitudes, of both signs: sums of some fit into the dtype of a sum, and into no narrower one."""
+    """Integers of all magnitudes, of both signs: sums of some fit into the dtype of a sum, and into no narrower one.
+    Some of the largest are next to each other, so that they are one number in float32, and one has to be chosen."""
     most = min(torch.iinfo(dtype).bits - 2, most_bits)
     sizes = (most * torch.rand(shape, dtype=torch.float64, generator=generator)).exp2().round()
+    is_largest = torch.rand(shape, generator=generator) < 0.125
+    below = torch.randint(1, 5, shape, generator=generator, dtype=torch.float64)
+    sizes = torch.where(is_largest, 2.0**most - below, sizes)
     signs = torch.randint(2, shape, generator=generator) * 2 - 1 if dtype.is_signed else 1
     return (signs * sizes).to(dtype)
 
