@@ -7,11 +7,12 @@ from typing import Annotated
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 import opwright as ow
 from opwright.planted.catalogue import attach
 
-__all__ = ["ROWS", "add_", "biased", "bounds", "total_of"]
+__all__ = ["ROWS", "add_", "biased", "bounds", "shrink", "total_of"]
 
 _CHECKS = ("memory", "values", "metadata", "inputs unchanged", "repeated calls")
 
@@ -108,4 +109,23 @@ _SEVERAL = attach(
     checks=_CHECKS,
 )  # fmt: skip
 
-ROWS = [*_LISTS, *_OPTIONAL, *_WRITTEN, *_SEVERAL]
+
+@ow.op("selftest::shrink")
+def shrink(x: Float[Tensor, "n"], least: Annotated[float, ow.values(0, 2)]) -> Float[Tensor, "n"]:
+    return functional.hardshrink(x, least)
+
+
+_THRESHOLD = attach(
+    shrink,
+    {
+        "what equals the threshold stays": ("values", lambda x, least: torch.where(x.abs() < least, 0, x)),
+        "negative ones are left out": ("values", lambda x, least: torch.where(x > least, x, 0)),
+    },
+    {
+        "by two comparisons": lambda x, least: torch.where((x > least) | (x < -least), x, 0),
+        "as torch has it": lambda x, least: functional.hardshrink(x, least).contiguous(),
+    },
+    checks=_CHECKS,
+)
+
+ROWS = [*_THRESHOLD, *_LISTS, *_OPTIONAL, *_WRITTEN, *_SEVERAL]

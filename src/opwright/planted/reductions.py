@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
 from opwright.planted.catalogue import attach
 
-__all__ = ["ROWS", "best", "class_gradient", "mix", "product", "softmax", "take", "total"]
+__all__ = ["ROWS", "best", "best_of_integers", "class_gradient", "mix", "product", "softmax", "take", "total"]
 
 
 @ow.op("selftest::total")
@@ -153,6 +153,25 @@ _BEST = attach(
 )  # fmt: skip
 
 
+@ow.op("selftest::best_of_integers", where="n >= 1")
+def best_of_integers(x: Int[Tensor, "b n"]) -> Int64[Tensor, "b"]:
+    return x.argmax(1)
+
+
+_BEST_OF_INTEGERS = attach(
+    best_of_integers,
+    {
+        "compared as float32": ("values", lambda x: x.float().argmax(1)),
+        "compared in 16 bits": ("values", lambda x: x.short().argmax(1)),
+    },
+    {
+        "compared as float64": lambda x: x.double().argmax(1),
+        "by sorting": lambda x: x.sort(dim=1, descending=True, stable=True).indices[:, 0].contiguous(),
+    },
+    checks=("memory", "values", "metadata", "inputs unchanged"),
+)
+
+
 @ow.op("selftest::take")
 def take(table: Float[Tensor, "v d"], rows: Annotated[Int64[Tensor, "n"], ow.values(0, "v-1")]) -> Float[Tensor, "n d"]:
     return table[rows]
@@ -226,4 +245,4 @@ def _less_others(probabilities: Tensor, place: Tensor) -> Tensor:
     return others.scatter(1, place[:, None], -others.sum(1, keepdim=True))
 
 
-ROWS = [*_TOTAL, *_SOFTMAX, *_PRODUCT, *_BEST, *_TAKE, *_MIX, *_CLASS_GRADIENT]
+ROWS = [*_TOTAL, *_SOFTMAX, *_PRODUCT, *_BEST, *_BEST_OF_INTEGERS, *_TAKE, *_MIX, *_CLASS_GRADIENT]

@@ -76,6 +76,29 @@ def stores_parts(x, out, B: tl.constexpr):
     tl.store(out.to(tl.pointer_type(tl.int8)) + i, tl.load(x + i))
 
 
+@triton.jit
+def suppresses(over, keep, n, HOW: tl.constexpr, B: tl.constexpr):
+    """Each number that is kept removes those after it that are too near, whatever block they are in."""
+    for one in range(n):
+        if tl.load(keep + one) != 0:
+            later = one + 1 + tl.arange(0, B)
+            near = tl.load(over + one * n + later, mask=later < n, other=0) != 0
+            tl.store(keep + later, 0, mask=near)
+        if HOW == "barrier":
+            tl.debug_barrier()
+        if HOW == "sum":  # its threads exchange what they have, and wait for each other
+            tl.store(keep + n, tl.sum(tl.arange(0, B)))
+
+
+@triton.jit
+def stores_and_loads_again(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i))
+    tl.store(out + i, tl.load(out + i) + 1)
+    tl.store(out + B, tl.load(x))
+    tl.store(out + B, tl.load(out + B) + 1)
+
+
 def launches_with_findings(times: int, kernel: Any, grid: int, *args: Any, **constants: Any) -> int:
     kinds = []
     for _ in range(times):
@@ -151,3 +174,41 @@ def test_parts_of_an_element_are_no_elements_at_one_address() -> None:
     with ow.simulate():
         stores_parts[(1,)](x, out, B=16)
     assert torch.equal(out.view(torch.int8), x)
+
+
+def suppressed(how: str, over: torch.Tensor, **options: Any) -> torch.Tensor:
+    keep = torch.ones(len(over) + 1, dtype=torch.int32)
+    suppresses[(1,)](over, keep, len(over), HOW=how, B=64, **options)
+    return keep[:-1]
+
+
+def test_a_number_that_all_threads_load_after_one_has_stored_it_in_a_block_is_found() -> None:
+    over = (torch.rand(40, 40) > 0.9).int()
+    with ow.simulate(), pytest.raises(SimulatorError, match="race") as raised:
+        suppressed("nothing between", over)
+    (found,) = raised.value.findings
+    assert "no tl.debug_barrier() is between" in found.message
+    assert found.source.startswith("if tl.load(keep + one)")
+
+
+@pytest.mark.parametrize(("how", "warps"), [("barrier", 4), ("sum", 4), ("nothing between", 1)])
+def test_where_threads_wait_for_each_other_none_loads_too_early(how: str, warps: int) -> None:
+    over = (torch.rand(40, 40) > 0.9).int()
+    expected = torch.ones(40, dtype=torch.int32)
+    for i in range(40):
+        if expected[i]:
+            expected[i + 1 :] *= 1 - over[i, i + 1 :]
+    with ow.simulate():
+        assert torch.equal(suppressed(how, over, num_warps=warps), expected)
+
+
+def test_what_no_store_changes_may_be_loaded_without_waiting() -> None:
+    with ow.simulate():
+        assert torch.equal(suppressed("nothing between", torch.zeros(40, 40, dtype=torch.int32)), torch.ones(40).int())
+
+
+def test_a_thread_sees_what_it_has_stored_itself() -> None:
+    x, out = torch.randn(64), torch.empty(65)
+    with ow.simulate():
+        stores_and_loads_again[(1,)](x, out, B=64)
+    assert torch.equal(out, torch.cat((x, x[:1])) + 1)

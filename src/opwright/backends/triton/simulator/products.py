@@ -14,6 +14,7 @@ class ProductWriter(FunctionWriter):
     """Writes products of matrices. Sums are in the type of the result, those of float16 in float32."""
 
     def op_tt_dot(self, op: Operation, _: str) -> None:
+        self.meet()
         a, b, c = op.operands
         shape, k = self.types[op.results[0]].shape, self.types[a].shape[-1]
         m, n = shape[-2:]
@@ -38,6 +39,7 @@ class ProductWriter(FunctionWriter):
     def op_tt_dot_scaled(self, op: Operation, _: str) -> None:
         """Each element times the scale of its group along the axis of the sum (OCP Microscaling Formats 1.0). Products
         are float32, where some GPUs round both operands to bfloat16 first."""
+        self.meet()
         names = re.match(r"(\S+?)(?: scale (\S+?))?, (\S+?)(?: scale (\S+?))?, (\S+) lhs = (\w+) rhs = (\w+)", op.text)
         assert names is not None
         a, a_scale, b, b_scale, c, a_format, b_format = names.groups()

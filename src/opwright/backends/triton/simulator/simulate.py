@@ -51,7 +51,7 @@ class _Request(ctypes.Structure):
         *(("regions", ctypes.POINTER(Region)), ("region_count", ctypes.c_uint64)),
         *(("findings", ctypes.POINTER(_Finding)), ("finding_count", ctypes.c_uint64)),
         *(("finding_limit", ctypes.c_uint64), ("grid", ctypes.c_uint32 * 3)),
-        *(("sources", ctypes.POINTER(ctypes.c_int32)), ("left_out", ctypes.c_uint8)),
+        *(("sources", ctypes.POINTER(ctypes.c_int32)), ("left_out", ctypes.c_uint8), ("one_warp", ctypes.c_uint8)),
     )
 
 
@@ -110,7 +110,10 @@ class _Simulation:
         regions = (Region * max(1, len(memory.regions)))(*memory.regions)
         sources = (ctypes.c_int32 * max(1, len(memory.sources)))(*memory.sources)
         size = (ctypes.c_uint32 * 3)(*grid)
-        request = _Request(regions, len(memory.regions), findings, 0, _MOST_FINDINGS, size, sources, _left_out.get())
+        one_warp = specialised.options.get("num_warps") == 1
+        request = _Request(
+            regions, len(memory.regions), findings, 0, _MOST_FINDINGS, size, sources, _left_out.get(), one_warp
+        )
         order = self.order(grid)
         with _one_launch:
             address = None if order is None else order.data_ptr()
@@ -235,6 +238,11 @@ def _access(raw: Any, size: int, memory: Memory, grid: tuple[int, int, int], *, 
     x, y, z = raw.program
     number = raw.other - 1
     if number == x + grid[0] * (y + grid[1] * z):
+        if not raw.writes:
+            return (
+                f"reads element {index} of {what} in all threads of the program, of which one has stored it in a "
+                "block; others may see what was there before, as no tl.debug_barrier() is between"
+            )
         return (
             f"writes element {index} of {what}, where another element of the same block has another value; "
             "which of the two stays is undefined"

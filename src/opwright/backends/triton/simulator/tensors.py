@@ -69,8 +69,9 @@ class TensorWriter(ProductWriter):
     def op_tt_load(self, op: Operation, _: str) -> None:
         pointer, *rest = op.operands
         element = element_of(self.types[op.results[0]])
-        index = "i" if self.types[pointer].is_tensor else "0"
-        access = f"load<{element}>({self.at(pointer)}, {self.site(op, size=element)}, {self.source(pointer)}, {index})"
+        where = f"{self.at(pointer)}, {self.site(op, size=element)}, {self.source(pointer)}"
+        is_block = self.types[pointer].is_tensor
+        access = f"load<{element}>({where}, i)" if is_block else f"load_number<{element}>({where})"
         if rest:
             other = self.at(rest[1]) if len(rest) > 1 else f"left_out<{element}>()"
             access = f"{self.at(rest[0])} ? {access} : {other}"
@@ -116,7 +117,7 @@ class TensorWriter(ProductWriter):
             self.over(self.types[name], f'print("{prefix[1] if prefix else ""}", i, (double){self.at(name)});')
 
     def op_ttg_barrier(self, op: Operation, _: str) -> None:
-        """A program is one thread here."""
+        self.meet()
 
     op_gpu_barrier = op_ttg_barrier
 
@@ -184,6 +185,7 @@ class TensorWriter(ProductWriter):
         self.each(op, lambda i: f"i < {half} ? {self.at(a)} : {self.at(b, f'i - {half}')}")
 
     def op_tt_gather(self, op: Operation, _: str) -> None:
+        self.meet()
         source, indices = op.operands
         axis = int(op.attribute("axis") or 0)
         shape, result = self.types[source].shape, self.types[op.results[0]].shape
@@ -194,6 +196,7 @@ class TensorWriter(ProductWriter):
         self.each(op, lambda i: self.at(source, at))
 
     def op_tt_histogram(self, op: Operation, _: str) -> None:
+        self.meet()
         result, source = value(op.results[0]), self.types[op.operands[0]]
         self.each(op, lambda i: "0")
         masked = f"{self.at(op.operands[1])} && " if len(op.operands) > 1 else ""
@@ -217,6 +220,7 @@ class TensorWriter(ProductWriter):
 
     def op_tt_reduce(self, op: Operation, _: str) -> None:
         """Halves the axis again and again, as GPUs do: g++ vectorises each step, and sums keep their precision."""
+        self.meet()
         outer, length, inner = self.along_axis(op)
         inputs = op.operands[: len(op.results)]
         copies = "".join(f"{c_of(self.types[n])} t{i};" for i, n in enumerate(inputs))
@@ -238,6 +242,7 @@ class TensorWriter(ProductWriter):
         )
 
     def op_tt_scan(self, op: Operation, _: str) -> None:
+        self.meet()
         outer, length, inner = self.along_axis(op)
         inputs, results = op.operands[: len(op.results)], op.results
         backwards = op.attribute("reverse") == "true"

@@ -259,8 +259,12 @@ class FunctionWriter:
 
     def over_stored(self, type_: Type, statement: str) -> None:
         """The elements of one store, which is told from others: the order of its elements is undefined on a GPU."""
-        self.lines.append("program.stores++;")
+        self.lines.append(f"program.stores++; program.is_block = {int(type_.size > 1)};")
         self.over(type_, statement)
+
+    def meet(self) -> None:
+        """A point that all threads of a program reach before any goes on."""
+        self.lines.append("program.ordered = program.stores;")
 
     def at(self, name: str, index: str = "i") -> str:
         if name in self.inlined:

@@ -200,10 +200,13 @@ struct Request {
   Region* regions; uint64_t region_count; Finding* findings; uint64_t finding_count, finding_limit;
   uint32_t grid[3]; const int32_t* sources;  // the region of each argument of the kernel, or -1
   uint8_t left_out;  // the bytes of elements that a mask leaves out, where the load names no other
+  uint8_t one_warp;  // whether a program is one warp, whose threads go together
 };
 static Request* request;
 static bool reporting, in_atomic;
-struct Program { uint32_t id[3], number, stores; bool synchronised; const Region* last; };  // stores: executed so far
+// stores: executed so far, and at the last point that all threads of the program reach before any goes on. is_block:
+// whether the last one is of a block of elements, which several threads store.
+struct Program { uint32_t id[3], number, stores, ordered; bool is_block, synchronised; const Region* last; };
 static thread_local Program program;
 
 template <class T> static inline T left_out() {
@@ -250,14 +253,15 @@ static inline const Region* region_of(P a, uint32_t size, int source) {
 
 static constexpr int FOREIGN = -2;  // loaded from memory, or made of a number: it may point anywhere
 // Readers of an element: none, one program, or MANY. Its writer: the number of the program plus one, in the upper half,
-// and of the store operation, or ATOMIC; while it writes, it is BUSY, and other writers wait. So a writer compares its
+// and of the store operation, whether as one of a block, or ATOMIC; while it writes, it is BUSY, and others wait. So a writer compares its
 // value with what the one before has really written, however the programs' threads run.
 static constexpr uint32_t MANY = ~0u, ATOMIC = ~0u - 1;
-static constexpr uint64_t BUSY = 1;
+static constexpr uint64_t BUSY = 1, IN_BLOCK = 2;
 template <class U> static inline U get(const U* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 template <class U> static inline void put(U* p, U v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 static inline uint32_t me() { return program.number + 1; }
-static inline uint64_t my_store() { return (uint64_t)me() << 32 | (uint32_t)(program.stores << 1); }
+static inline uint64_t my_store() { return (uint64_t)me() << 32 | (uint32_t)(program.stores << 2); }
+static inline bool is_mine(uint64_t writer) { return (writer & ~(BUSY | IN_BLOCK)) == my_store(); }
 static inline uint32_t program_of(uint64_t writer) { return writer >> 32; }
 static inline uint64_t begin_writing(uint64_t* writer, uint64_t mark) {
   for (;;) {
@@ -301,7 +305,7 @@ static void __attribute__((noinline)) note_load(const Region* r, P a, uint32_t s
 static void __attribute__((noinline, cold)) judge_change(const Region* r, P a, bool is_whole, uint64_t before,
                                                          uint32_t reader, int site, int64_t element) {
   const uint32_t writer = program_of(before);
-  if (is_whole && before == my_store()) report(RACE, site, element, r, a, me(), true);  // two elements of one block
+  if (is_whole && is_mine(before)) report(RACE, site, element, r, a, me(), true);  // two elements of one block
   else if (program.synchronised) return;
   else if (writer && writer != me() && writer != ATOMIC) report(RACE, site, element, r, a, writer, true);
   else if (reader && reader != me()) report(RACE, site, element, r, a, reader, true);
@@ -318,7 +322,17 @@ template <class T> static void __attribute__((noinline)) noted_store(const Regio
     if (r->written) put(&r->written[i], (uint8_t)1);
   }
   memcpy((void*)a, &v, sizeof(T));
-  for (P i = first; i <= last; i++) put(&r->writer[i], my_store());
+  const uint64_t mark = my_store() | (changes && program.is_block ? IN_BLOCK : 0);
+  for (P i = first; i <= last; i++) put(&r->writer[i], mark);
+}
+
+// Of one number that all threads of a program load: one of them has stored it in a block, which the others may not see.
+static void __attribute__((noinline)) note_unordered(P a, uint32_t size, int site, int source) {
+  const Region* r = region_of(a, size, source);
+  if (!r || r->constant || request->one_warp || program.synchronised) return;
+  const uint64_t writer = get(&r->writer[(a - r->begin) >> r->shift]);
+  const bool is_later = (((uint32_t)writer) >> 2) > program.ordered;
+  if (program_of(writer) == me() && (writer & IN_BLOCK) && is_later) report(RACE, site, 0, r, a, me(), false);
 }
 
 template <class T> static inline T load(P a, int site, int source, int64_t element) {
@@ -328,6 +342,12 @@ template <class T> static inline T load(P a, int site, int source, int64_t eleme
   if (r && (!r->constant || r->written)) note_load(r, a, sizeof(T), site, element);
 #endif
   T v; memcpy(&v, (void*)a, sizeof(T)); return v;
+}
+template <class T> static inline T load_number(P a, int site, int source) {
+#ifdef CHECKED
+  note_unordered(a, sizeof(T), site, source);
+#endif
+  return load<T>(a, site, source, 0);
 }
 template <class T> static inline void store(P a, T v, int site, int source, int64_t element) {
 #ifdef CHECKED
@@ -434,5 +454,5 @@ template <class I, class F> static inline I to_int(F v) {  // saturating, as cvt
 EXPORTED opwright_begin(Request* asked) { request = asked; }
 EXPORTED opwright_enter(uint32_t n) {
   const uint32_t* g = request->grid;
-  program = {{n % g[0], n / g[0] % g[1], n / g[0] / g[1]}, n, 0, false, nullptr};
+  program = {{n % g[0], n / g[0] % g[1], n / g[0] / g[1]}, n, 0, 0, false, false, nullptr};
 }
