@@ -42,12 +42,13 @@ _WELL_CONDITIONED = {
 }  # fmt: skip
 # The same of the second argument.
 _SECOND_WELL_CONDITIONED = {"cholesky_solve"}
-# Functions whose results say nothing for infinities and overflow, such as products that do not stay finite in every
-# order.
+# Functions whose results say nothing for infinities and overflow.
 _FINITE = {
     "lu", "linalg.lu", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.householder_product", "linalg.tensorinv",
-    "linalg.qr", "qr", "linalg.svdvals", "masked.cumprod", "cumprod", "prod", "masked.prod",
+    "linalg.qr", "qr", "linalg.svdvals",
 }  # fmt: skip
+# Products of many numbers, which do not overflow with these: in another order, one of its parts might.
+_PRODUCTS = {"masked.cumprod", "cumprod", "prod", "masked.prod"}
 # Functions of matrices: others than small ones take minutes, or all of the memory, as the factor P of a long matrix.
 _OF_MATRICES = ("linalg.", "lu", "qr", "pinverse", "cholesky")
 # Functions on a GPU that take half precision in sizes that are powers of two only, and functions that may give the
@@ -310,6 +311,8 @@ def _stated(info: OpInfo, i: int, bound: Any) -> Any:
         return ow.well_conditioned()
     if full_name(info) in _FINITE:
         return ow.values(-3, 3)
+    if full_name(info) in _PRODUCTS:
+        return ow.values(-1.25, 1.25)
     low, high = getattr(info, "domain", None) or (None, None)
     if low is None and high is None:
         return None

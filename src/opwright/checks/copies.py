@@ -23,7 +23,7 @@ _WITHOUT_NVML = "nvmlInit_v2_() INTERNAL ASSERT FAILED"
 # What torch, its libraries and Python say where memory is short.
 _SHORTAGES = (
     "OutOfMemoryError", "MemoryError", "out of memory", "not enough memory", "can't allocate memory",
-    "STATUS_ALLOC_FAILED", "std::bad_alloc", _WITHOUT_NVML,
+    "STATUS_ALLOC_FAILED", "std::bad_alloc", "busy or unavailable", _WITHOUT_NVML,
 )  # fmt: skip
 WITHOUT_SHORTAGE = "free memory, or check fewer kernels at a time with --jobs"
 

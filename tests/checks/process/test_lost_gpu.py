@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import types
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.process.messages import LOST_GPU
+from opwright.checks.process import kernel_process
 
 KERNELS = """
 extern "C" __global__ void twice(const float* x, float* out, int n) {
@@ -57,18 +57,32 @@ def test_the_error_is_told_once_and_the_next_kernel_is_judged():
     assert any("the worker ended" in n.why for n in wrong.not_checked)
 
 
-def test_the_exit_code_is_told_in_words():
-    @ow.op("lost::ends")
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        ("an illegal memory access was encountered", "fail", "after which the GPU answers nothing to its process"),
+        ("out of memory", "inconclusive", "had no memory of the GPU left"),
+        ("CUDA-capable device(s) is/are busy or unavailable", "inconclusive", "had no memory of the GPU left"),
+    ],
+)
+def test_what_cuda_answers_between_two_calls_is_told_in_words(error, status, said):
+    """As the kernel's process does where a GPU is asked whether all is well; this kernel has it ask one that is not."""
+
+    @ow.op(f"lost::{error.split()[-1]}")
     def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
         return x * 2
 
     def ends(x):
-        print("CUDA error: an illegal memory access was encountered", flush=True)
-        os._exit(LOST_GPU)
+        def raises():
+            raise RuntimeError(f"CUDA error: {error}")
+
+        torch.cuda.synchronize = raises
+        kernel_process._Server._end_if_gpu_is_lost(types.SimpleNamespace(_device="cuda"))
 
     double.python(ends, name="kernel")
     (verdict,) = ow.check(double, device="cpu", checks=["values"]).verdicts
     (finding,) = verdict.findings
-    assert verdict.status.value == "fail"
-    assert "after which the GPU answers nothing to its process" in finding.message
-    assert "illegal memory access" in finding.message
+    assert verdict.status.value == status
+    assert said in finding.message
+    assert error in finding.message
+    assert ("--jobs" in finding.remedy) == (status == "inconclusive")

@@ -20,6 +20,7 @@ from opwright.checks.process.fork_servers import ForkServer, JudgeProcess
 from opwright.checks.process.forkserver import Role
 from opwright.checks.process.messages import (
     LOST_GPU,
+    NO_GPU,
     Doing,
     Done,
     Job,
@@ -74,8 +75,9 @@ class Ending:
 
     @property
     def is_shortage(self) -> bool:
-        """Whether the system probably ended it, for its memory."""
-        return self.out_of_memory and self.exit_code == -signal.SIGKILL and not self.hung and not self.broken
+        """Whether it ended for want of memory, of the GPU's; or the system probably ended it, for its own."""
+        was_killed = self.out_of_memory and self.exit_code == -signal.SIGKILL
+        return (was_killed or self.exit_code == NO_GPU) and not self.hung and not self.broken
 
     def describe(self, timeout: float) -> str:
         """The ending as a text for messages."""
@@ -83,6 +85,8 @@ class Ending:
             ending = f"sent {self.broken} in place of a check's messages, and was stopped"
         elif self.hung:
             ending = f"did not return within {timeout:g} s, and was stopped"
+        elif self.is_shortage and self.exit_code == NO_GPU:
+            ending = "had no memory of the GPU left"
         elif self.is_shortage:
             ending = "was ended by the system, whose memory was short"
         elif self.disturbed:

@@ -19,11 +19,12 @@ import torch
 from opwright import tree
 from opwright.checks import state
 from opwright.checks.context import Context
-from opwright.checks.copies import copy_back, lacks_memory, same_layout_copy
+from opwright.checks.copies import copy_back, is_shortage, lacks_memory, same_layout_copy
 from opwright.checks.exceptions import Raised, in_words, pass_on_refusal
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
 from opwright.checks.process.messages import (
     LOST_GPU,
+    NO_GPU,
     Doing,
     Found,
     Job,
@@ -176,14 +177,15 @@ class _Server:
                 self._link.answer({"no memory": str(error)} if lacks_memory(error) else failed)
 
     def _end_if_gpu_is_lost(self) -> None:
-        """After a kernel's access to memory that is not there, CUDA answers this process nothing but that error."""
+        """After a kernel's access to memory that is not there, CUDA answers this process nothing but that error; with
+        too many processes beside it, that there is no memory for another."""
         if self._device != "cuda":
             return
         try:
             torch.cuda.synchronize()
         except Exception as error:  # AcceleratorError, or RuntimeError in older versions
             print((str(error).splitlines() or [""])[0], flush=True)  # the judge shows a process's last output
-            os._exit(LOST_GPU)
+            os._exit(NO_GPU if is_shortage(str(error)) else LOST_GPU)
 
     def _answer_chosen(self, arguments: Sequence[Any]) -> None:
         self._link.answer(chosen_kernel(self._calls, arguments, self._device))

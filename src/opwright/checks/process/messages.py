@@ -26,6 +26,7 @@ from opwright.runtime.targets import ImportPath
 __all__ = [
     "LOST_GPU",
     "MOST_FILES",
+    "NO_GPU",
     "Doing",
     "Done",
     "Found",
@@ -50,6 +51,8 @@ __all__ = [
 
 # The exit code of a process for which CUDA has nothing left but the error that a kernel caused.
 LOST_GPU = 86
+# That of one for which a GPU has no memory, or no place.
+NO_GPU = 87
 # A worker's sockets and its output; a judge has one to each process of two groups.
 MOST_FILES = 200
 
