@@ -179,6 +179,7 @@ def test_nvcc_builds_a_host_function_once(namespace, tmp_path):
 
 
 @pytest.mark.nvcc
+@pytest.mark.slow  # nvcc takes three seconds; test_compiler.py reads its messages
 def test_a_compile_error_of_nvcc_shows_file_line_and_caret(namespace, tmp_path):
     op = scale(namespace)
     attach_file(op, tmp_path, HOST.replace("if (n > 0)", "if (m > 0)"))

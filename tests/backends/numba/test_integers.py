@@ -13,6 +13,7 @@ import pytest
 import opwright as ow
 from opwright.backends.numpy import numba_compiled
 from opwright.errors import CompileError
+from tests.sampled import quick
 
 hypothesis = pytest.importorskip("hypothesis")
 numba = pytest.importorskip("numba", reason="Numba is not installed")
@@ -81,7 +82,8 @@ def test_two_elements_give_what_numpy_gives(left: Any, right: Any) -> None:
         same(ours(x, y), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint64])
+# Numba compiles each for more than a second.
+@pytest.mark.parametrize("dtype", quick([np.int8, np.uint64], 1))
 def test_a_literal_takes_the_dtype_of_what_it_meets(dtype: Any) -> None:
     ours = compiled(of_a_literal)
     for a in extremes(dtype):

@@ -134,7 +134,7 @@ def test_its_end_is_found_by_the_first_one(tmp_path: Path, monkeypatch: pytest.M
         1,
     ),
 )
-@pytest.mark.parametrize("fail_fast", [False, True])
+@pytest.mark.parametrize("fail_fast", quick([False, True], 1))
 def test_what_is_for_one_process_only_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, fail_fast: bool
 ) -> None:
