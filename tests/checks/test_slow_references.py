@@ -55,6 +55,38 @@ def test_cases_on_which_the_reference_takes_too_long_are_left_out_and_named() ->
     assert wrong.status is Status.FAIL
 
 
+class _SlowInDouble(torch.autograd.Function):
+    """Twice its argument; the derivative of a long one does not return in float64, as some of torch's take as good as
+    forever where a mode sees them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        while grad.dtype is torch.float64 and len(grad) > 10_000:
+            pass
+        return 2 * grad
+
+
+@ow.op("slow_references::slow_gradient")
+def slow_gradient(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    return _SlowInDouble.apply(x)
+
+
+@pytest.mark.slow  # gradients that do not return are stopped after two seconds each
+def test_gradients_that_take_too_long_are_left_out_and_others_compared() -> None:
+    slow_gradient.python(lambda x: x + x, name="right")
+    (verdict,) = ow.check(slow_gradient, checks=["gradients", "afterwards"], device="cpu", timeout=6).verdicts
+    assert verdict.status is Status.PASS, verdict.findings
+    assert {f.check for f in verdict.findings} == {"gradients", "afterwards"}
+    assert any("gradient takes more than 2 s, too long with --timeout 6" in n.reason for n in verdict.not_checked)
+    slow_gradient.register_autograd(lambda ctx, grad: torch.where(torch.arange(len(grad)) == 3, grad, 2 * grad))
+    (verdict,) = ow.check(slow_gradient, checks=["gradients"], device="cpu", timeout=6).verdicts
+    assert verdict.status is Status.FAIL
+
+
 @pytest.mark.slow  # each call of the reference takes 1.2 seconds, and there are many
 def test_a_case_that_was_asked_for_runs_all_the_same() -> None:
     (verdict,) = ow.check(

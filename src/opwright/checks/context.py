@@ -16,6 +16,7 @@ from opwright import tree
 from opwright.checks.comparison.known import KnownResults
 from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.comparison.tolerance import Computation
+from opwright.checks.comparison.widening import in_float32, lacks_dtype
 from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage, on_cpu
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import Calls, CallsHere
@@ -85,6 +86,8 @@ class Context:
     # whether the kernel returned results on a case.
     admitted: set[Case] = field(default_factory=set)
     slow: dict[Case, str] = field(default_factory=dict)
+    # Cases whose gradients are not compared, as the reference's take too long, with the reason.
+    slow_gradients: dict[Case, str] = field(default_factory=dict)
     # What the reference has given while other kernels were judged; None: nothing is kept.
     known_results: KnownResults | None = None
     known: dict[Case, bool] = field(default_factory=dict)
@@ -196,10 +199,10 @@ class Context:
                 _ = reference.rounded
                 return reference
         except Exception as error:
-            if not _lacks_dtype(error):
+            if not lacks_dtype(error):
                 raise
             refused = error
-        reference = Computation(functools.partial(_in_float32, own), copies, terms, is_widened=True, given=given)
+        reference = Computation(functools.partial(in_float32, own), copies, terms, is_widened=True, given=given)
         try:
             _ = reference.rounded
         except Exception:  # nor does it compute in float32
@@ -416,24 +419,6 @@ def _weight(found: Observation | SkippedCase) -> int:
     if isinstance(found, SkippedCase):
         return 0
     return sum(t.numel() for t in tree.tensors([list(found.arguments), list(found.expected)]))
-
-
-def _lacks_dtype(error: Exception) -> bool:
-    """Whether torch has no such operation in a narrow dtype on a CPU."""
-    text = str(error)
-    return "not implemented for" in text or "Unsupported dtype" in text
-
-
-def _in_float32(
-    reference: Callable[[Any], Sequence[torch.Tensor]], arguments: Sequence[Any]
-) -> tuple[torch.Tensor, ...]:
-    """The reference computed in float32, and its results rounded to the arguments' narrow dtype."""
-    narrow = {t.dtype for t in tree.tensors(list(arguments)) if t.dtype in (torch.float16, torch.bfloat16)}
-    results = reference(tree.map_tensors(lambda t: t.float() if t.dtype in narrow else t, list(arguments)))
-    if len(narrow) != 1:
-        return tuple(results)
-    (dtype,) = narrow
-    return tuple(t.to(dtype) if t.dtype is torch.float32 else t for t in results)
 
 
 def _plain(value: Any) -> Any:

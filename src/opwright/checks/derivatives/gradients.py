@@ -14,12 +14,13 @@ import torch
 from opwright import tree
 from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases, with_other_shapes, with_values
 from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import MOST_FAILURES, Context, kind_of
+from opwright.checks.context import KERNEL, MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import Doubt, derivative_of
 from opwright.checks.derivatives.kinks import difference, run_with, values_with_kinks
 from opwright.checks.kernel_calls import Gradients, Meanwhile
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, to_cpu
 from opwright.checks.state import SET_UP_ONCE
+from opwright.checks.time_limit import time_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import element_bytes
@@ -42,6 +43,8 @@ __all__ = [
 NAME = "gradients"
 # Values where a custom gradient may overflow, or lose small differences, and the forward does not.
 _OTHER_VALUES = ("confident", TARGETS)
+# So much of a step may the reference's gradient take; it is then computed again for errors of rounding.
+_SHARE_OF_A_STEP = 1 / 3
 # Of a tensor's name, the gradients of the reference, which of these it is, and the kernel's: what is wrong with that.
 OfEach = Callable[[str, Computation, int, torch.Tensor], "str | Doubt | None"]
 
@@ -324,10 +327,18 @@ def compare_with_reference(
     of_each: OfEach = wrong_gradient,
 ) -> str | Doubt | NotChecked | None:
     """What is wrong with the gradients of tracked tensors."""
+    if run.case in context.slow_gradients:
+        return NotChecked(NAME, context.slow_gradients[run.case])
     contract = _contract(context)
     reference = expected_gradients(context, run, tracked, incoming)
+    stop = _SHARE_OF_A_STEP * context.timeout
     try:
-        _ = reference.rounded, reference.exact
+        took = time_of(lambda: (reference.rounded, reference.exact), stop, stop / 2)
+        if took == math.inf:  # as where torch loops over a long dim
+            context.runs(KERNEL)  # the reference may have been stopped as it was about to say so
+            why = f"the reference's gradient takes more than {stop:.0f} s, too long with --timeout {context.timeout:g}"
+            context.slow_gradients[run.case] = why
+            return NotChecked(NAME, why)
     except Exception as error:  # a custom gradient, where torch has none of the reference
         return NotChecked(NAME, f"the reference has no derivative to compare with: {type(error).__name__}: {error}")
     named = [
