@@ -74,6 +74,19 @@ def test_on_one_machine_the_kernels_of_an_operator_stay_together():
     assert [piece.kernel for piece in found] == [1, 0, 3, 2]
 
 
+def test_one_after_the_other_they_go_in_their_order(monkeypatch):
+    known = {
+        name_of(unit): parts(s) for unit, s in zip(units(2, level="smoke", checks=("values",)), [1, 9], strict=True)
+    }
+    monkeypatch.setattr(Lengths, "read", lambda self: known)
+    order = []
+    ow.check(
+        copy, kernels=["kernel0", "kernel1"], device="cpu", jobs=1, level="smoke", checks=["values"],
+        on_verdict=lambda verdict: order.append(verdict.kernel),
+    )  # fmt: skip
+    assert order == ["kernel0", "kernel1"]
+
+
 def test_the_longest_are_first():
     found = pieces([1, 9, 3] * 10, 2)
     assert [piece.seconds for piece in found] == sorted((piece.seconds for piece in found), reverse=True)

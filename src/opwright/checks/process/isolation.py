@@ -149,7 +149,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
     code = _end_all(server, judge, pids, conversation, {blamed: timeout}, hung=hung).get(blamed, 0)
     return Ending(
         exit_code=-signal.SIGKILL if code is None else code,
-        hung=hung or (code is None and not conversation.broken),
+        hung=hung or (code is None and not conversation.broken and server.alive),
         doing=conversation.doing,
         case=conversation.case,
         who=conversation.who,
