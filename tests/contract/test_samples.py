@@ -17,6 +17,7 @@ from opwright.errors import CheckError
 from opwright.timing.request import Request
 from opwright.timing.run import measure
 from opwright.timing.sizes import bench_cases
+from tests.sampled import quick
 
 
 @pytest.fixture
@@ -130,7 +131,9 @@ def test_a_case_of_no_sample_is_refused(sums):
         parse_case(sums.contract, "sample=0 t=9")
 
 
-def test_samples_that_are_lazily_conjugated_or_negated_are_what_kernels_get(namespace):
+# The whole check of both kernels in every dtype takes some ten seconds.
+@pytest.mark.parametrize("dtypes", quick([[torch.complex64, torch.float32], None], 0), ids=["two", "all"])
+def test_samples_that_are_lazily_conjugated_or_negated_are_what_kernels_get(namespace, dtypes):
     @ow.op(f"{namespace}::twice")
     def twice(x: Inexact[Tensor, "n"]) -> Inexact[Tensor, "n"]:
         return 2 * x
@@ -143,7 +146,6 @@ def test_samples_that_are_lazily_conjugated_or_negated_are_what_kernels_get(name
 
     assert next(lazy())[0].is_conj()
     assert [*lazy()][1][0].is_neg()
-    dtypes = [torch.complex64, torch.float32]
     twice.python(lambda x: (x + x).resolve_conj().contiguous(), name="right", dtypes=dtypes)
     twice.python(lambda x: (x + x.conj()).resolve_conj().contiguous(), name="wrong", dtypes=dtypes)
     right, wrong = ow.check(twice, checks=["values", "inputs unchanged"], device="cpu").verdicts

@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 30
 # What torch says in place of "out of memory" on machines without NVML, such as containers: it first asks that who has
 # the memory of the GPU.
 _WITHOUT_NVML = "nvmlInit_v2_() INTERNAL ASSERT FAILED"
-# What torch, its libraries and Python say where memory is short.
+# What torch, its libraries and Python say where memory is short, or a GPU takes no further process.
 _SHORTAGES = (
     "OutOfMemoryError", "MemoryError", "out of memory", "not enough memory", "can't allocate memory",
     "STATUS_ALLOC_FAILED", "std::bad_alloc", "busy or unavailable", _WITHOUT_NVML,

@@ -12,7 +12,7 @@ from opwright.checks.slices import VALUES, SliceUnit, can_be_cut, merged, slices
 from opwright.checks.unit import CheckUnit
 from opwright.checks.verdict import Part
 from opwright.results import Status, Verdict
-from opwright.sweep.executor import Executor, Here, run_units
+from opwright.sweep.executor import Executor, run_units
 from opwright.sweep.journal import Journal
 from opwright.sweep.lengths import Lengths
 from opwright.sweep.unit import Done
@@ -57,8 +57,7 @@ class Sweep:
 
     def verdicts(self) -> Generator[tuple[int, Verdict], None, None]:
         """The number of each kernel and its verdict, when it is there. Closing the iterator ends what runs."""
-        goes_in_order = isinstance(self._executor, Here) and self._executor.slots == 1
-        known = {} if goes_in_order else self._lengths.read()
+        known = {} if self._executor.goes_in_order else self._lengths.read()
         pieces = arranged(self._units, known, lambda unit: self._executor.room(unit.needs), self._held)
         try:
             while pieces:  # what needs another process with all cases follows

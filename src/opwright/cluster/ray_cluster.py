@@ -97,6 +97,10 @@ class RayCluster:
             needs = dataclasses.replace(needs, gpus=1)
         return max(1, sum(units_at_a_time(needs, self.nodes)))
 
+    @property
+    def goes_in_order(self) -> bool:
+        return False
+
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         """Run units somewhere in the cluster."""
         tasks = Tasks(self._task, self._timed_task)

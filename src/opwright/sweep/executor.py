@@ -40,6 +40,11 @@ class Executor(Protocol):
         equal length; 1 if it does not."""
         ...
 
+    @property
+    def goes_in_order(self) -> bool:
+        """Whether units run one after the other, so that the order in which they are given out saves no time."""
+        ...
+
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         """Run units, and yield each when it is over, in any order. Closing the iterator ends what runs."""
         ...
@@ -74,9 +79,11 @@ class Here:
         return ()
 
     def room(self, needs: Needs) -> int:
-        # The processes of one kernel use several cores. Slices of it begin everything anew (processes, a GPU's context,
-        # launches of Triton), which took longer than whole kernels, also on 16 cores and an H100.
-        return 1
+        return 1  # the processes of one kernel use several cores, and slices of it would start all of them anew
+
+    @property
+    def goes_in_order(self) -> bool:
+        return self.slots == 1
 
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         together = [i for i, unit in enumerate(units) if not unit.needs.alone]

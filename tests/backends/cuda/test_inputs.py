@@ -73,7 +73,7 @@ def by_simulator(source: CudaSource, tools: Tools) -> int:
     return int(x) - 1000
 
 
-def follow(way: str, folder: Path, value: Callable[[CudaSource, Tools], int]) -> None:
+def assert_that_builds_follow(way: str, folder: Path, value: Callable[[CudaSource, Tools], int]) -> None:
     text, options, name, others = WAYS[way]
     text += f"// {folder}\n"  # nothing else has compiled this
     source, tools = CudaSource(text, folder / "k.cu", tuple(option.format(folder) for option in options)), Tools()
@@ -97,7 +97,7 @@ def follow(way: str, folder: Path, value: Callable[[CudaSource, Tools], int]) ->
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("way", WAYS)
 def test_nvrtc_compiles_anew(way: str, tmp_path: Path) -> None:
-    follow(way, tmp_path, by_nvrtc)
+    assert_that_builds_follow(way, tmp_path, by_nvrtc)
 
 
 @pytest.mark.nvrtc
@@ -122,7 +122,7 @@ OTHERS = [pytest.param(way, marks=() if way in SIMULATED else pytest.mark.slow) 
     "way", OTHERS
 )  # slow: what g++ itself decides, as tests/backends/test_compiler_inputs.py tests
 def test_the_simulator_compiles_anew(way: str, tmp_path: Path) -> None:
-    follow(way, tmp_path, by_simulator)
+    assert_that_builds_follow(way, tmp_path, by_simulator)
 
 
 @pytest.mark.nvcc

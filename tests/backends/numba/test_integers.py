@@ -63,7 +63,7 @@ def of_an_argument(x: Any, n: Any) -> Any:
     return np.full(1, a + n), np.full(1, n - a), np.full(1, a * n), x + n, n * x, np.full(1, a > n)
 
 
-def same(came: Any, expected: Any) -> None:
+def assert_same(came: Any, expected: Any) -> None:
     for i, (ours, numpys) in enumerate(zip(came, expected, strict=True)):
         assert ours.dtype == numpys.dtype, f"result {i}: {ours.dtype}, NumPy's {numpys.dtype}"
         np.testing.assert_array_equal(ours, numpys, err_msg=f"result {i}")
@@ -79,7 +79,7 @@ def test_two_elements_give_what_numpy_gives(left: Any, right: Any) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             expected = of_elements(x, y)
-        same(ours(x, y), expected)
+        assert_same(ours(x, y), expected)
 
 
 # Numba compiles each for more than a second.
@@ -88,16 +88,16 @@ def test_a_literal_takes_the_dtype_of_what_it_meets(dtype: Any) -> None:
     ours = compiled(of_a_literal)
     for a in extremes(dtype):
         x = np.array([a, 1], dtype)
-        same(ours(x), of_a_literal(x))
+        assert_same(ours(x), of_a_literal(x))
 
 
 def test_an_argument_that_does_not_fit_is_numpys_error() -> None:
     ours = compiled(of_an_argument)
     x = extremes(np.uint32)
-    same(ours(x, 5), of_an_argument(x, 5))
+    assert_same(ours(x, 5), of_an_argument(x, 5))
     with pytest.raises(OverflowError):
         ours(x, 2**40)
-    same(ours(x, 7), of_an_argument(x, 7))
+    assert_same(ours(x, 7), of_an_argument(x, 7))
     with pytest.raises(OverflowError):
         ours(x, -(2**40))
 
@@ -301,7 +301,7 @@ def made_inside(n: Any) -> Any:
 
 
 def test_narrow_arrays_that_a_function_makes_follow_the_same_rules() -> None:
-    same(compiled(made_inside)(3), made_inside(3))
+    assert_same(compiled(made_inside)(3), made_inside(3))
 
 
 def test_ndarray_makes_an_array() -> None:

@@ -89,11 +89,11 @@ def test_it_fills_the_cache_and_ends_with_its_block(kernel, tmp_path):
     job = Job(kernel, "cpu", "quick", double.fingerprint, find_import_path(double), environment=environment)
     with beside_others(interpret=False) as server:
         with compiling_ahead(server, job) as pid:
-            until(lambda: any("_double" in folder.name for folder in tmp_path.glob("artifacts/*")))
-        until(lambda: not Path(f"/proc/{pid}").exists())
+            assert_soon(lambda: any("_double" in folder.name for folder in tmp_path.glob("artifacts/*")))
+        assert_soon(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def until(condition):
+def assert_soon(condition):
     end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end

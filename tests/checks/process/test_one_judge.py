@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ from opwright.results import Status
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 
-SOURCE = """
+HEAD = """
 import os
 from jaxtyping import Float32
-from torch import Tensor
+from torch import Tensor, empty_like
 import opwright as ow
 
 LOG = {log!r}
@@ -25,9 +24,11 @@ LOG = {log!r}
 def {name}(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
     if type(x) is Tensor and x.device.type == "cpu":
         with open(LOG, "a") as file:
-            print(os.getpid(), file=file)
+            print(os.getpid(), "OPWRIGHT_CUDA_SIMULATOR" in os.environ, file=file)
     return 2 * x
+"""
 
+SEVERAL = """
 @{name}.python(name="right")
 def _(x):
     return x + x
@@ -52,10 +53,10 @@ def _(x):
 """
 
 
-def _operator(folder: Path, name: str, source: str = SOURCE) -> tuple[Op, Path]:
+def _operator(folder: Path, name: str, kernels: str = SEVERAL) -> tuple[Op, Path]:
     log = folder / f"{name}.log"
     file = folder / f"{name}_op.py"
-    file.write_text(textwrap.dedent(source.format(name=name, log=str(log))))
+    file.write_text((HEAD + kernels).format(name=name, log=str(log)))
     (op,) = load_target(str(file))
     log.write_text("")
     return op, log
@@ -68,7 +69,7 @@ def _statuses(op: Op) -> dict[str, Status]:
 
 def _judges(log: Path) -> list[str]:
     """The processes that have called the reference, in order."""
-    return list(dict.fromkeys(log.read_text().split()))
+    return list(dict.fromkeys(line.split()[0] for line in log.read_text().splitlines()))
 
 
 RIGHT = {
@@ -94,21 +95,8 @@ def test_a_judge_ends_when_nothing_is_checked(tmp_path: Path) -> None:
 
 
 SIMULATED = """
-import os
 import triton
 import triton.language as tl
-from jaxtyping import Float32
-from torch import Tensor, empty_like
-import opwright as ow
-
-LOG = {log!r}
-
-@ow.op("one_judge::{name}")
-def {name}(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
-    if type(x) is Tensor and x.device.type == "cpu":
-        with open(LOG, "a") as file:
-            print(os.getpid(), "OPWRIGHT_CUDA_SIMULATOR" in os.environ, file=file)
-    return 2 * x
 
 @{name}.python(name="first")
 def _(x):
@@ -136,6 +124,6 @@ def test_a_kernel_in_the_simulator_and_one_outside_have_the_same_judge(tmp_path:
     op, log = _operator(tmp_path, "simulated", SIMULATED)
     report = ow.check(op, checks=["values"], device="cpu", jobs=1, level="smoke")
     assert {v.kernel: v.status for v in report.verdicts} == dict.fromkeys(("first", "simulated", "last"), Status.PASS)
-    judge, *others = dict.fromkeys(line.split()[0] for line in log.read_text().splitlines())
+    judge, *others = _judges(log)
     assert not others
     assert [*dict.fromkeys(log.read_text().splitlines())] == [f"{judge} False", f"{judge} True"]

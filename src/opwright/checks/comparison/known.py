@@ -37,7 +37,7 @@ class KnownResults:
             return {}
         others = tuple(repr(v) for v in tree.leaves(arguments) if not isinstance(v, torch.Tensor))
         form = tuple((t.dtype, tuple(t.shape)) for t in tensors), others, tree.form(arguments)
-        return self._of_forms.setdefault((subject, repr(form)), {})
+        return self._of_forms.setdefault((subject, form), {})
 
     def of(self, case: Hashable, arguments: Any) -> dict[str, Any]:
         """What is known of a computation on some arguments, to which it adds what it gives."""

@@ -145,8 +145,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
             for pid in pids.values():
                 server.kill(pid)
             raise
-    blamed = "kernel" if conversation.kernel_ended else "judge"
-    code = _end_all(server, judge, pids, conversation, {blamed: timeout}, hung=hung).get(blamed, 0)
+    code = _end_all(server, judge, pids, conversation, timeout, hung=hung)
     return Ending(
         exit_code=-signal.SIGKILL if code is None else code,
         hung=hung or (code is None and not conversation.broken and server.alive),
@@ -167,28 +166,29 @@ def _end_all(
     judge: JudgeProcess,
     pids: Mapping[str, int],
     conversation: _Conversation,
-    patience: Mapping[str, float],
+    timeout: float,
     *,
     hung: bool,
-) -> dict[str, int | None]:
-    """The exit codes of the processes of a job, which end (None: it was killed); but a judge that has finished, and
-    knows what it judges by name, waits for another job once nothing of this kernel is left.
-
-    Args:
-        patience: the seconds that some processes have to end, if more than usual: how busy the machine is must not
-            decide what is said of them.
+) -> int | None:
+    """The exit code that tells how a job ended, whose processes end: that of the kernel's, if that has ended by itself,
+    else of the judge; None if that did not end, and was killed. A judge that has finished, and knows what it judges by
+    name, waits for another job once nothing of this kernel is left; its code is 0.
     """
     gives_up = hung or bool(conversation.broken)
     judges_on = judge.subject is not None and conversation.finished and not (gives_up or conversation.kernel_ended)
     if not judges_on:
         judge.control.close()
-    ending = {name: pid for name, pid in pids.items() if name != "judge" or not judges_on}
-    within = {name: max(_SECONDS_TO_END, patience.get(name, 0.0)) for name in ending}
-    at_once = ending if gives_up else {"second"}
-    codes = {n: _end(server, pid, within=0.0 if n in at_once else within[n]) for n, pid in ending.items()}
+    telling = "kernel" if conversation.kernel_ended else "judge"
+    codes: dict[str, int | None] = {"judge": 0}
+    for name, pid in pids.items():
+        if name == "judge" and judges_on:
+            continue
+        # How busy the machine is must not decide what is said of a process.
+        within = max(_SECONDS_TO_END, timeout) if name == telling else _SECONDS_TO_END
+        codes[name] = _end(server, pid, within=0.0 if gives_up or name == "second" else within)
     if judges_on:
         server.keep(judge)
-    return codes
+    return codes[telling]
 
 
 def _subject(job: Job) -> Job | None:
