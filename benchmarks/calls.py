@@ -3,12 +3,15 @@
 Usage: calls.py [--before TREE] [--json FILE] [--rounds N]
 
 ``--before`` names a checkout of an earlier version: processes of the two take turns, and the table gives the medians of
-both and the median of the ratios within a round. Only public names are used, so that both run the same lines.
+both and the median of the ratios within a round. Both run the same lines, which use public names only, but to load the
+extensions.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -25,6 +28,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.gallery.trig import sin
+from opwright.runtime.extensions import load_extensions
 
 HERE = Path(__file__).resolve().parent
 Times = dict[str, float]
@@ -40,7 +44,7 @@ extern "C" __global__ void add(const float* x, const float* y, float* out, int n
 
 def adding(name: str) -> ow.Op:
     @ow.op(f"calls::{name}")
-    def add(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def add(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x + y
 
     return add
@@ -48,7 +52,7 @@ def adding(name: str) -> ow.Op:
 
 def scaling() -> ow.Op:
     @ow.op("calls::scale")
-    def scale(x: Float[Tensor, "n"], a: float, flag: bool = True) -> Float[Tensor, "n"]:
+    def scale(x: Float[Tensor, " n"], a: float, flag: bool = True) -> Float[Tensor, " n"]:
         return a * x
 
     scale.python(lambda x, a, flag: x, name="nothing")
@@ -70,6 +74,7 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "the same, tracked by autograd": lambda: eager(wants, y),
         "torch.add, tracked": lambda: torch.add(wants, y),
         "the same through torch.ops": lambda: torch.ops.calls.eager(x, y),
+        "the same through torch.ops, its overload": lambda: torch.ops.calls.eager.default(x, y),
         "forward and backward": lambda: torch.autograd.grad(eager(wants, y), wants, grad),
         "torch.add, forward and backward": lambda: torch.autograd.grad(torch.add(wants, y), wants, grad),
     }
@@ -77,6 +82,7 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "gallery::sin, forward and backward": lambda: torch.autograd.grad(sin(wants), wants, grad),
         "torch.sin, forward and backward": lambda: torch.autograd.grad(torch.sin(wants), wants, grad),
     }
+    found |= changing_calls(x, wants)
     found |= compiled_calls(x, y, wants)
     compiled = adding("compiled")
     if device == "cuda":
@@ -125,6 +131,32 @@ def compiled_calls(x: Tensor, y: Tensor, wants: Tensor) -> dict[str, Callable[[]
     }
 
 
+def changing_calls(x: Tensor, wants: Tensor) -> dict[str, Callable[[], object]]:
+    """Calls that differ from all before, or nearly: ours, and those of ``torch.library.custom_op``."""
+
+    @ow.op("calls::changing")
+    def changing(x: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
+        return x * a
+
+    changing.python(lambda x, a: x * a, name="library")
+    custom = torch.library.custom_op(
+        "calls::changing_custom", lambda x, a: x * a, mutates_args=(), schema="(Tensor x, float a) -> Tensor"
+    )
+    custom.register_autograd(lambda ctx, grad: (grad, None), setup_context=lambda ctx, inputs, output: None)
+    numbers, sizes = itertools.count(), itertools.count()
+    nine = [torch.randn(1024 + n, device=x.device) for n in range(9)]
+    found: dict[str, Callable[[], object]] = {}
+    for name, op in (("operator", changing), ("custom_op", custom)):
+        found |= {
+            f"{name}, an int for a float": lambda op=op: op(x, 2),
+            f"{name}, a float that changes": lambda op=op: op(x, next(numbers) * 0.1),
+            f"{name}, a float that changes, tracked": lambda op=op: op(wants, next(numbers) * 0.1),
+            f"{name}, nine sizes in turn": lambda op=op: op(nine[next(sizes) % 9], 2.0),
+            f"{name}, a keyword": lambda op=op: op(x, a=2.0),
+        }
+    return found
+
+
 def triton_calls(x: Tensor, y: Tensor, out: Tensor) -> dict[str, Callable[[], object]]:
     from opwright.gallery.add import add_triton
 
@@ -139,6 +171,7 @@ def triton_calls(x: Tensor, y: Tensor, out: Tensor) -> dict[str, Callable[[], ob
 
 def measure() -> Times:
     torch.set_num_threads(1)
+    load_extensions(build=True)
     found = calls("cuda" if torch.cuda.is_available() else "cpu")
     for call in found.values():
         for _ in range(200):
@@ -152,12 +185,11 @@ def measure() -> Times:
     return best
 
 
-def in_a_process(tree: Path) -> Times:
+def in_a_process(tree: Path, cache: str) -> Times:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(HERE / "calls.py"), "--once"]
-    with tempfile.TemporaryDirectory() as cache:
-        environment |= {"OPWRIGHT_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment |= {"OPWRIGHT_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
     times: Times = json.loads(done.stdout)
@@ -167,9 +199,11 @@ def in_a_process(tree: Path) -> Times:
 def compare(before: Path | None, rounds: int) -> dict[str, dict[str, float]]:
     trees = {"after": HERE.parent} | ({"before": before} if before else {})
     taken: dict[str, list[Times]] = {name: [] for name in trees}
-    for _ in range(rounds):
-        for name, tree in trees.items():
-            taken[name].append(in_a_process(tree))
+    with contextlib.ExitStack() as stack:
+        caches = {name: stack.enter_context(tempfile.TemporaryDirectory()) for name in trees}
+        for _ in range(rounds):
+            for name, tree in trees.items():
+                taken[name].append(in_a_process(tree, caches[name]))
     table = {}
     for call in taken["after"][0]:
         row = {}

@@ -43,7 +43,7 @@ _CALLS, _TURNS = 1000, 15
 
 def multiplying(name: str) -> ow.Op:
     @ow.op(f"tracked::{name}")
-    def multiply(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def multiply(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x * y
 
     multiply.python(torch.mul, name="library")
@@ -69,8 +69,8 @@ def with_operator() -> ow.Op:
 
     @ow.op("tracked::multiply_backward")
     def multiply_backward(
-        grad: Float[Tensor, "n"], x: Float[Tensor, "n"], y: Float[Tensor, "n"]
-    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        grad: Float[Tensor, " n"], x: Float[Tensor, " n"], y: Float[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         return grad * y, grad * x
 
     multiply_backward.python(lambda grad, x, y: (torch.mul(grad, y), torch.mul(grad, x)), name="library")

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.table import CHECKS, EACH_CASE
+from opwright.checks.table import CHECKS
 from opwright.contract.inputs.cases import cases
 from opwright.machine import this_machine
 from opwright.results import Finding, Status
 from opwright.runtime.kernel import under_check
 from opwright.runtime.op import Op
+from opwright.target import Target
 from tests.operators.faults import FAULTS
 from tests.operators.verdicts import OPERATORS
 
@@ -35,7 +36,7 @@ def main(out: Path) -> None:
     chosen = [(op, kernel) for op in OPERATORS for kernel in op.kernels if op.kernels[kernel].backend == "python"]
     rows = []
     for number, (op, kernel) in enumerate(chosen, 1):
-        rows.append(check(op, kernel))
+        rows.append(checked(op, kernel))
         spent = sum(rows[-1]["seconds"].values())
         print(f"{number}/{len(chosen)} {op.contract.name}:{kernel} {spent:.1f} s", file=sys.stderr, flush=True)
     found: dict[str, int] = collections.Counter(name for row in rows if row["is_wrong"] for name in row["failed"])
@@ -59,17 +60,18 @@ def main(out: Path) -> None:
     out.write_text(json.dumps(head, indent=1)[:-2] + f',\n "kernels": [\n{lines}\n ]\n}}\n')
 
 
-def check(op: Op, kernel: str) -> Row:
+def checked(op: Op, kernel: str) -> Row:
     """The seconds and the verdict of each check of one kernel."""
-    context = Context(op, kernel, "cpu", "quick", [], lambda *_: None, beside=EACH_CASE)
+    checkers = {check.name: check.examines for check in CHECKS.values() if check.examines}
+    context = Context(op, kernel, Target("cpu"), [], checkers=checkers)
     seconds, failed = {}, []
     with op.only(kernel), under_check():
         started = time.process_time()
         context.cases = cases(op.contract, "quick", op.kernels[kernel].spec.dtypes, admits=context.admits)
         seconds["inputs"] = time.process_time() - started
-        for name, run in CHECKS.items():
+        for name, check in CHECKS.items():
             started = time.process_time()
-            results = list(run(context))
+            results = list(check.run(context))
             seconds[name] = time.process_time() - started
             if any(isinstance(r, Finding) and r.status is Status.FAIL for r in results):
                 failed.append(name)

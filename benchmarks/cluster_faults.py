@@ -3,8 +3,8 @@
 ``python benchmarks/cluster_faults.py FILE --trials 20 --seed 1`` writes the record. Each trial starts
 ``opwright check --ray --resume JOURNAL`` on a cluster of this machine, and sends SIGKILL to one of its processes. If
 the command does not finish by itself, it is started again with the same journal, as a supervisor would do. The
-processes of a kernel and its judge, and the one that they are forked from, are left alone: their death is what a check
-is there to report. With ``--sliced``, there are fewer kernels with longer checks, which are cut into slices.
+processes of a kernel and its checker, and the one that they are forked from, are left alone: a check reports their
+death. With ``--sliced``, there are fewer kernels with longer checks, which are cut into slices.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _ROLES = {
     "raylet/raylet": "Ray's process of the machine",
     "ray::do": "a worker that runs a unit",
     "ray::Board": "the actor with the notes",
-    "ray::Shelf": "the actor with what is built",
+    "ray::ArtifactStore": "the actor with what is built",
     "ray::IDLE": "a worker that waits",
     "ray::": "Ray's agents",
-    "opwright.checks.process": "",
+    "opwright.workers": "",
     "opwright check": "the command",
     "-m opwright": "the command",
     "dashboard": "Ray's agents",
@@ -80,7 +80,7 @@ class Sweep:
     options: tuple[str, ...]
 
 
-_WHOLE = Sweep(8, 2, 0.0, ("--only", "values", "--only", "metadata", "--level", "smoke"))
+_WHOLE = Sweep(8, 2, 0.0, ("--check", "values", "--check", "metadata", "--level", "smoke"))
 _SLICED = Sweep(3, 1, 0.03, ("--level", "quick"))
 
 

@@ -87,7 +87,8 @@ def _sweep(modules: list[str], workers: int, device: str) -> dict[str, Any]:
     with RayCluster(jobs=workers) as cluster:
         ow.check(add, kernels=first, device=device, level="smoke", executor=cluster)
         started = time.perf_counter()
-        report = ow.check(*modules, device=device, executor=cluster, progress=lambda task, what: steps.append(what))
+        events = ow.Events(step=lambda task, what: steps.append(what))
+        report = ow.check(*modules, device=device, executor=cluster, events=events)
         seconds = time.perf_counter() - started
     return {
         "seconds": seconds,
@@ -99,7 +100,7 @@ def _sweep(modules: list[str], workers: int, device: str) -> dict[str, Any]:
     }
 
 
-def _without_measurements(report: ow.CheckReport) -> list[dict[str, Any]]:
+def _without_measurements(report: ow.results.CheckReport) -> list[dict[str, Any]]:
     """The verdicts without times, numbers of calls that follow from times, and measured memory."""
     record = json.loads(re.sub(r'"\d+ calls( in each)?"', '"calls"', json.dumps(report.to_json()["verdicts"])))
     for verdict in record:

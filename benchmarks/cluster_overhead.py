@@ -25,7 +25,7 @@ import records
 import opwright as ow
 from opwright.cluster import RayCluster
 from opwright.machine import this_machine
-from opwright.sweep.unit import Needs, no_step
+from opwright.sweep.work_item import Needs, no_step
 
 _UNITS, _KERNELS, _ROUNDS = 500, 8, 3
 _CHECKS = ["memory", "values", "metadata", "inputs unchanged"]

@@ -2,7 +2,7 @@
 
 ``python benchmarks/cluster_plan.py FILE`` needs no GPU and no Ray. The lengths are those of recorded checks on GPUs.
 The records do not say how they are divided among the checks, so each is divided as ``arrangement`` divides one that is
-not known: the start of each slice, and its checks. Workers are taken to be warm, and each to be as fast as one alone.
+not known: the start of each item, and its checks. Workers are taken to be warm, and each to be as fast as one alone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import records
 
-from opwright.checks.arrangement import START, USUAL, Held, arranged, name_of
-from opwright.checks.plan import Task
-from opwright.checks.slices import SliceUnit
-from opwright.checks.unit import CheckUnit
-from opwright.checks.verdict import Settings
+from opwright.checks.scheduling.arrangement import START, USUAL, Finished, arranged, name_of
+from opwright.checks.scheduling.check_item import CheckItem
+from opwright.checks.scheduling.partial_items import PartialItem
+from opwright.checks.scheduling.plan import Task
+from opwright.checks.scheduling.verdict import Settings
 from opwright.gallery.add import add
 
 _RESULTS = Path(__file__).parent / "results"
@@ -57,15 +57,15 @@ def _ends(lengths: Sequence[float], workers: int) -> dict[str, Any]:
     """Compared with one worker: in the order of the record, by the plan of a first sweep, and of a later one."""
     # All units are of one kernel; a setting of its own gives each a name by which its length is known.
     task = Task(add, next(iter(add.kernels)), "cuda")
-    units = [CheckUnit.of(task, Settings(ranks=n + 2)) for n in range(len(lengths))]
+    units = [CheckItem.of(task, Settings(ranks=n + 2)) for n in range(len(lengths))]
     parts = [_parts(s) for s in lengths]
     total = sum(lengths)
     found: dict[str, Any] = {"in the record's order": total / _end(lengths, workers)}
     for what, known in (("a first sweep", []), ("a later sweep", parts)):
         by_name = {name_of(unit): of for unit, of in zip(units, known, strict=False)}
-        pieces = arranged(units, by_name, lambda unit: workers, lambda unit: Held.NOTHING)
-        found[what] = total / _end([_seconds(piece.unit, parts[piece.kernel]) for piece in pieces], workers)
-        found[f"slices of {what}"] = sum(isinstance(piece.unit, SliceUnit) for piece in pieces)
+        pieces = arranged(units, by_name, lambda unit: workers, lambda unit: Finished.NOTHING)
+        found[what] = total / _end([_seconds(piece.item, parts[piece.kernel]) for piece in pieces], workers)
+        found[f"slices of {what}"] = sum(isinstance(piece.item, PartialItem) for piece in pieces)
     return found
 
 
@@ -75,10 +75,10 @@ def _parts(seconds: float) -> dict[str, float]:
     return {part: start if part == START else (seconds - start) * of / checks for part, of in USUAL.items()}
 
 
-def _seconds(unit: CheckUnit | SliceUnit, parts: Mapping[str, float]) -> float:
-    if isinstance(unit, CheckUnit):
+def _seconds(unit: CheckItem | PartialItem, parts: Mapping[str, float]) -> float:
+    if isinstance(unit, CheckItem):
         return sum(parts.values())
-    return parts[START] + parts[unit.label] / (1 if unit.share is None else unit.share.count)
+    return parts[START] + parts[unit.group] / (1 if unit.case_range is None else unit.case_range.count)
 
 
 def _end(seconds: Sequence[float], workers: int) -> float:

@@ -26,9 +26,9 @@ from typing import Any
 import ray.exceptions
 import records
 
-from opwright.checks.plan import Task
-from opwright.checks.unit import CheckUnit
-from opwright.checks.verdict import Settings
+from opwright.checks.scheduling.check_item import CheckItem
+from opwright.checks.scheduling.plan import Task
+from opwright.checks.scheduling.verdict import Settings
 from opwright.cluster.nodes import Node
 from opwright.cluster.sweep import Sweep, Tasks
 from opwright.cluster.worker import Note
@@ -37,7 +37,7 @@ from opwright.machine import this_machine
 from opwright.report.pictures import canvas
 from opwright.results import Verdict
 from opwright.results.json_form import from_json
-from opwright.sweep.unit import no_step
+from opwright.sweep.work_item import no_step
 
 _RECORDED = Path(__file__).parent / "results" / "2026-11-23-h200-gallery-check.json"
 _GPUS_OF_A_NODE = 8
@@ -102,7 +102,7 @@ class Cluster:
     def options(self, **options: Any) -> Cluster:
         return self
 
-    def remote(self, parcel: Any = None, where: Any = None, *rest: Any) -> Any:
+    def remote(self, bundle: Any = None, where: Any = None, *rest: Any) -> Any:
         ref = _Ref(where)
         if where is not None:
             self._waiting.append(ref)
@@ -284,7 +284,7 @@ def _simulate(gpus: int, count: int, start_s: float, recorded: list[dict[str, An
     lengths = [draw.choice(recorded)["seconds"] for _ in range(count)]
     cluster = Cluster(gpus, start_s, lengths, recorded, faults, draw)
     task = Task(add, next(iter(add.kernels)), "cuda")
-    units = [CheckUnit.of(task, Settings("quick", "", (), (), 60.0))] * count
+    units = [CheckItem.of(task, Settings("quick", "", (), (), 60.0))] * count
     memory = _memory()
     tasks = Tasks(cluster, cluster)
     sweep = Sweep(

@@ -57,7 +57,7 @@ def add_with_host_function() -> ow.Op | None:
     """An addition in a .cu file with its host function: only the operator itself is in Python."""
 
     @ow.op("bench::add_host")
-    def add_host(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def add_host(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x + y
 
     add_host.cuda(Path(__file__).with_name("add_host.cu"), name="host", dtypes=[torch.float32])

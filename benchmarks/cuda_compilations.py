@@ -47,20 +47,21 @@ def sources() -> dict[str, Path]:
 
 def compilations(file: Path, rounds: int) -> dict[str, dict[str, float]]:
     """The seconds of each kernel of a file; of templates, of one instance."""
+    from kernelsim.cuda_sim.compilation import compile_kernel
+    from kernelsim.text.source import CudaSource
     from opwright.backends.build_tools import build_tools
-    from opwright.backends.cuda.simulator.compilation import compile_kernel
-    from opwright.backends.cuda.source import CudaSource, kernels_defined
+    from opwright.backends.simulation import host
     from opwright.errors import OpwrightError
 
     source = CudaSource(file.read_text(), file)
     taken: dict[str, dict[str, float]] = {}
-    for name in (INSTANCES.get(kernel, kernel) for kernel in kernels_defined(source.text)):
+    for name in (INSTANCES.get(kernel, kernel) for kernel in source.parsed.kernels):
         rows = []
         for number in range(rounds + 1):
             began, before = time.perf_counter(), used()
             changed = replace(source, text=f"{source.text}// {number} {time.time_ns()}\n")
             try:
-                compile_kernel(changed, name, build_tools(), checked=True)
+                compile_kernel(changed, name, host(build_tools()), checked=True)
             except OpwrightError as error:
                 print(f"{file.name}: {name} is left out: {str(error).partition(chr(10))[0][:100]}")
                 break

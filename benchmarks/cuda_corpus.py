@@ -23,14 +23,17 @@ from typing import Any
 
 import records
 
+from kernelsim.cuda_sim import compilation
+from kernelsim.cuda_sim.compilation import compile_kernel
+from kernelsim.text.c_text import closing_bracket, split_commas
+from kernelsim.text.includes import source_text
+from kernelsim.text.library_headers import with_cutlass
+from kernelsim.text.parsed_source import parsed
+from kernelsim.text.source import CudaSource
 from opwright.backends.build_tools import build_tools
-from opwright.backends.c_text import blank_out, closing_bracket, source_text, split_commas
 from opwright.backends.compiler_inputs import BuildWatch
-from opwright.backends.cuda.cutlass_headers import with_cutlass
 from opwright.backends.cuda.module import CudaModule
-from opwright.backends.cuda.simulator import compilation
-from opwright.backends.cuda.simulator.compilation import compile_kernel
-from opwright.backends.cuda.source import CudaSource, kernels_defined
+from opwright.backends.simulation import host
 from opwright.errors import OpwrightError
 
 ARCH = "sm_90"
@@ -95,10 +98,10 @@ def cases_of(checkout: Path, most: int) -> list[Case]:
     by_file: list[list[Case]] = []
     launches = "\n".join(p.read_text(errors="replace") for p in sorted(checkout.rglob("*.cu")))
     for path in sorted(p for p in checkout.rglob("*") if p.suffix in (".cu", ".cuh")):
-        text = path.read_text(errors="replace")
-        if "__global__" not in text or re.search(r"\bFIXME\b", blank_out(text)):  # an exercise with gaps
+        source = parsed(path.read_text(errors="replace"))
+        if "__global__" not in source.text or re.search(r"\bFIXME\b", source.code):  # an exercise with gaps
             continue
-        kernels = [kernel for kernel in kernels_defined(text) if is_defined(kernel, blank_out(text))]
+        kernels = [kernel for kernel in source.kernels if is_defined(kernel, source.code)]
         name = str(path.relative_to(checkout))
         by_file.append([Case(checkout.name, name, k, "") for k in kernels])
     total = sum(map(len, by_file))
@@ -111,7 +114,7 @@ def cases_of(checkout: Path, most: int) -> list[Case]:
         seen += len(cases)
     for case in chosen:
         case.instance = instance_of(
-            blank_out((checkout / case.file).read_text(errors="replace")), case.kernel, launches
+            parsed((checkout / case.file).read_text(errors="replace")).code, case.kernel, launches
         )
     return chosen
 
@@ -223,12 +226,12 @@ def in_simulator(source: CudaSource, instance: str, quick: bool) -> None:
     if quick:
         parse(source, name)
     else:
-        compile_kernel(source, name, build_tools(), checked=True)
+        compile_kernel(source, name, host(build_tools()), checked=True)
 
 
 def parse(source: CudaSource, instance: str) -> None:
     """What decides whether the simulator takes a kernel, without the code."""
-    build = compilation._Build(source, instance, build_tools(), checked=False)
+    build = compilation._Build(source, instance, host(build_tools()), checked=False)
     build.precompiled = build.precompiled_header()
     build.watch = BuildWatch(build.compiler)
     with tempfile.TemporaryDirectory() as folder:

@@ -24,6 +24,7 @@ import torch
 from cuda_corpus_cute import Case, cute_cases, hopper_cases, tutorial_cases
 from cuda_corpus_models import model_cases
 
+import kernelsim
 import opwright as ow
 from opwright.errors import OpwrightError, SimulatorError
 
@@ -237,7 +238,7 @@ def run(case: Case, folder: Path, *, with_gpu: bool) -> Result:
         options = [*case.options, *(f"-I{place}" for place in headers)]
         kernel = ow.cuda_module(file, options=options)[case.kernel]
         both = InBothPlaces(kernel)
-        with ow.simulator_options(time_limit_s=60, seed=1):
+        with kernelsim.options(time_limit_s=60, seed=1):
             came, wanted = case.launch(both if with_gpu else kernel)
         if with_gpu:
             result.gpu = f"{both.different:.3g}" if both.different else "same bits"

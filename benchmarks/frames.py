@@ -104,7 +104,7 @@ def steps(folder: Path) -> Iterator[tuple[str, str, Callable[[], object]]]:
     result = op(wants_gradient, 2.0).sum()
     yield "", "its backward, too", result.backward
 
-    reports: list[ow.CheckReport] = []
+    reports: list[ow.results.CheckReport] = []
     yield "check → verdict → report", "check (this process's part)", lambda: reports.append(ow.check(op))
     yield "", "show it on a terminal", lambda: show_check(make_console(file=io.StringIO()), reports[0])
     yield "", "as JSON", reports[0].to_json

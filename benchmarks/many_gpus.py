@@ -48,13 +48,16 @@ def communicating(device: str, ranks: int, jobs: int) -> list[dict[str, Any]]:
     rows = {(row.op.contract.qualname, row.kernel): row for row in communication.ROWS}
     found = []
 
-    def done(verdict: ow.Verdict) -> None:
+    def done(verdict: ow.results.Verdict) -> None:
         row = rows[verdict.op, verdict.kernel]
         record = {"kernel": row.defect, "is wrong": bool(row.expected), **judged(verdict)}
-        found.append(said({**record, "as it should be": (verdict.status is ow.Status.FAIL) is bool(row.expected)}))
+        found.append(
+            said({**record, "as it should be": (verdict.status is ow.results.Status.FAIL) is bool(row.expected)})
+        )
 
     checks = ("ranks", "gradients of ranks")
-    ow.check(*communication.OPERATORS, checks=checks, device=device, ranks=ranks, jobs=jobs, on_verdict=done)
+    events = ow.Events(finished=done)
+    ow.check(*communication.OPERATORS, checks=checks, device=device, ranks=ranks, jobs=jobs, events=events)
     return found
 
 
@@ -62,7 +65,9 @@ def sharded(device: str, ranks: int, jobs: int) -> list[dict[str, Any]]:
     """Operators of the gallery as DTensors, with the first kernel of each that runs on the device, or the reference."""
     found = []
     for operator in _OPERATORS:
-        kernels = [name for name, kernel in operator.kernels.items() if isinstance(kernel.probe(device), ow.Accepted)]
+        kernels = [
+            name for name, kernel in operator.kernels.items() if isinstance(kernel.probe(device), ow.results.Accepted)
+        ]
         report = ow.check(
             operator, kernels=kernels[:1] or ["reference"], checks=["DTensor"], device=device, ranks=ranks, jobs=jobs
         )
@@ -70,7 +75,7 @@ def sharded(device: str, ranks: int, jobs: int) -> list[dict[str, Any]]:
     return found
 
 
-def judged(verdict: ow.Verdict) -> dict[str, Any]:
+def judged(verdict: ow.results.Verdict) -> dict[str, Any]:
     said_of_it = [*(f"{f.check}: {f.message}" for f in verdict.findings), *(n.why for n in verdict.not_checked)]
     shown = [text.splitlines() for text in said_of_it if text != "not selected"]
     return {

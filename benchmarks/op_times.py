@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from opwright.checks.relatives import adopt_orphans, children
 from opwright.machine import this_machine
+from opwright.workers.relatives import adopt_orphans, children
 
 HERE = Path(__file__).resolve().parent
 TARGETS = (

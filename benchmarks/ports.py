@@ -69,7 +69,7 @@ def muladd_cuda(a: Float32[Tensor, "*n"], b: Float32[Tensor, "*n"], c: float) ->
 @ow.op("ports::gather_csr")
 def gather_csr(
     src: Float[Tensor, "rows k"],
-    indptr: Annotated[Int64[Tensor, "rows+1"], ow.offsets("elements")],
+    indptr: Annotated[Int64[Tensor, "rows+1"], ow.inputs.offsets("elements")],
     out: Float[Tensor, "elements k"] | None,
 ) -> Float[Tensor, "elements k"]:
     return torch.repeat_interleave(src, indptr.diff(), dim=0)
@@ -130,8 +130,8 @@ def _boxes(shape, generator):  # centre, size, and an angle of 0
 
 @ow.op("ports::box_iou_rotated")
 def box_iou_rotated(
-    boxes1: Annotated[Float32[Tensor, "n 5"], ow.drawn_by(_boxes)],
-    boxes2: Annotated[Float32[Tensor, "m 5"], ow.drawn_by(_boxes)],
+    boxes1: Annotated[Float32[Tensor, "n 5"], ow.inputs.drawn_by(_boxes)],
+    boxes2: Annotated[Float32[Tensor, "m 5"], ow.inputs.drawn_by(_boxes)],
 ) -> Float32[Tensor, "n m"]:
     """Of boxes that are not turned."""
     a, b = boxes1[:, None], boxes2[None]

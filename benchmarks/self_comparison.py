@@ -62,7 +62,7 @@ def unary(name: str, function: Callable[[Tensor], Tensor]) -> ow.Op:
 
 def row_reduction(name: str, function: Callable[[Tensor], Tensor]) -> ow.Op:
     @ow.op(f"selfcomparison::{name}")
-    def reference(x: Float[Tensor, "m n"]) -> Float[Tensor, "m"]:
+    def reference(x: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
         return function(x)
 
     return reference
@@ -84,7 +84,7 @@ def transpose(x: Float[Tensor, "m n"]) -> Float[Tensor, "n m"]:
 
 
 @ow.op("selfcomparison::outer")
-def outer(x: Float[Tensor, "m"], y: Float[Tensor, "n"]) -> Float[Tensor, "m n"]:
+def outer(x: Float[Tensor, " m"], y: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:
     return x[:, None] * y
 
 
@@ -94,7 +94,7 @@ def matmul(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m
 
 
 @ow.op("selfcomparison::total")
-def total(x: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+def total(x: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     return x.sum()
 
 

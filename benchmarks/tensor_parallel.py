@@ -49,7 +49,7 @@ _VOCABULARY, _TOKENS, _WIDTH, _HEADS, _BLOCKS = 96, 32, 64, 8, 2
 
 
 @ow.op("block::rms_norm")
-def rms_norm(x: Float[Tensor, "b t d"], weight: Float[Tensor, "d"]) -> Float[Tensor, "b t d"]:
+def rms_norm(x: Float[Tensor, "b t d"], weight: Float[Tensor, " d"]) -> Float[Tensor, "b t d"]:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
 
 

@@ -26,6 +26,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+import kernelsim
 import opwright as ow
 from opwright.machine import this_machine
 
@@ -74,7 +75,7 @@ def rms_norm_kernel(x, weight, out, n, eps, BLOCK: tl.constexpr):
 
 @ow.op("simulated::rms_norm")
 def rms_norm(
-    x: Float[Tensor, "r n"], weight: Float[Tensor, "n"], eps: Annotated[float, ow.values(1e-6, 1e-3)] = 1e-5
+    x: Float[Tensor, "r n"], weight: Float[Tensor, " n"], eps: Annotated[float, ow.values(1e-6, 1e-3)] = 1e-5
 ) -> Float[Tensor, "r n"]:
     return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
@@ -187,7 +188,7 @@ def softmax_seconds() -> float | dict[str, float]:
         return best_seconds(run, 3)
     seconds = {}
     for checked in (True, False):
-        with ow.simulate(checked=checked):
+        with kernelsim.options(checked=checked), kernelsim.triton_launches():
             seconds["checked" if checked else "unchecked"] = best_seconds(run, 9)
         torch.testing.assert_close(out, x.softmax(1))
     return seconds

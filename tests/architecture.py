@@ -1,55 +1,63 @@
-"""The tables of docs/architecture.md: a row for each file of ``src/opwright``, from its docstring's first paragraph.
+"""The table of files: a row for each file of ``src/opwright``, from its docstring's first paragraph.
 
-``python -m tests.architecture`` writes them anew; ``test_imports.py`` fails where they differ from the source.
+``python -m tests.architecture`` prints it. docs/architecture.md describes the layers; ``test_docs.py`` compares its
+table of layers with the folders.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests import REPOSITORY
 
-__all__ = ["DOCUMENT", "with_tables"]
+__all__ = ["DOCUMENT", "files", "layers_described", "layers_there", "summary"]
 
 DOCUMENT = REPOSITORY / "docs" / "architecture.md"
 _ROOT = REPOSITORY / "src" / "opwright"
-_BEGIN, _END = "<!-- files -->\n", "<!-- end of files -->\n"
 
 
-def with_tables(document: str) -> str:
-    """The document with the tables that follow from the source."""
-    before, _, rest = document.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    assert end, f"{DOCUMENT.name} has lost its marks {_BEGIN.strip()} and {_END.strip()}"
-    return before + _BEGIN + "\n".join(_lines()) + "\n" + end + after
+def files() -> Iterator[Path]:
+    """Every Python file of the package."""
+    yield from sorted(_ROOT.rglob("*.py"))
+
+
+def summary(file: Path) -> str:
+    """The first paragraph of a module's docstring, in one line of Markdown; empty if it has none."""
+    docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return " ".join(docstring.split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+
+
+def layers_there() -> set[str]:
+    """The folders (``checks/``) and files (``errors``) at the top of the package."""
+    folders = {f"{f.parent.name}/" for f in _ROOT.glob("*/__init__.py")}
+    return folders | {f.stem for f in _ROOT.glob("*.py") if not f.stem.startswith("__")}
+
+
+def layers_described(document: str) -> list[str]:
+    """The layers in the document's table of layers, in its order."""
+    _, _, rest = document.partition("| layer |")
+    rows = [line for line in rest.partition("\n\n")[0].splitlines()[2:] if line.startswith("|")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
 
 
 def _lines() -> Iterator[str]:
     leaves = [f for f in sorted(_ROOT.glob("*.py")) if not f.stem.startswith("__")]
-    yield from _table("src/opwright", "What every layer may import, and imports none.", leaves)
-    for folder in sorted({f.parent for f in _ROOT.rglob("*.py")} - {_ROOT}):
-        name = folder.relative_to(_ROOT).as_posix()
-        yield from _table(
-            name, _summary(folder / "__init__.py"), sorted(set(folder.glob("*.py")) - {folder / "__init__.py"})
-        )
+    yield from _table("src/opwright", "", leaves)
+    for folder in sorted({f.parent for f in files()} - {_ROOT}):
+        beside = sorted(set(folder.glob("*.py")) - {folder / "__init__.py"})
+        yield from _table(folder.relative_to(_ROOT).as_posix(), summary(folder / "__init__.py"), beside)
 
 
-def _table(title: str, summary: str, files: list[Path]) -> Iterator[str]:
-    yield f"\n### `{title}/`\n\n{summary}"
-    if files:
+def _table(title: str, text: str, beside: list[Path]) -> Iterator[str]:
+    yield f"\n### `{title}/`\n\n{text}"
+    if beside:
         yield "\n| file | what it holds |\n|---|---|"
-    for file in files:
-        yield f"| `{file.name}` | {_summary(file)} |"
-
-
-def _summary(file: Path) -> str:
-    """The first paragraph of a module's docstring, in one line of Markdown."""
-    docstring = ast.get_docstring(ast.parse(file.read_text()))
-    assert docstring, f"{file} has no docstring"
-    return " ".join(docstring.split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+    for file in beside:
+        yield f"| `{file.name}` | {summary(file)} |"
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(with_tables(DOCUMENT.read_text()))
+    print("\n".join(_lines()))

@@ -29,6 +29,7 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 _SESSION = Path(os.environ["OPWRIGHT_TESTS_SESSION"] if _WORKER else tempfile.mkdtemp(prefix="opwright-tests-"))
 os.environ["OPWRIGHT_TESTS_SESSION"] = str(_SESSION)
 os.environ["OPWRIGHT_CACHE_DIR"] = str(_SESSION / "opwright")
+os.environ["KERNELSIM_CACHE_DIR"] = str(_SESSION / "kernelsim")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SESSION / "inductor")
 os.environ["TRITON_CACHE_DIR"] = str(_SESSION / "triton")
 os.environ.pop("TRITON_INTERPRET", None)
@@ -47,9 +48,9 @@ _numbers = itertools.count()
 
 
 def pytest_sessionstart() -> None:
-    from opwright.checks.process import starting
+    from opwright.workers import spawn
 
-    starting._MODULE = "tests.fork_server"
+    spawn._MODULE = "tests.fork_server"
 
 
 def pytest_unconfigure() -> None:

@@ -8,4 +8,4 @@ import runpy
 import pytest  # noqa: F401
 
 if __name__ == "__main__":
-    runpy.run_module("opwright.checks.process", run_name="__main__")
+    runpy.run_module("opwright.workers", run_name="__main__")

@@ -9,27 +9,33 @@ import pytest
 
 __all__ = ["quick", "sampled"]
 
+_PARAM = type(pytest.param())
+
 
 def sampled(values: Sequence[Any], every: int, also: Collection[Any] = ()) -> list[Any]:
-    """Parameters of which each of ``every`` runs, and those in ``also``; ``pytest -m exhaustive`` runs the others."""
+    """Values of one parameter of which each of ``every`` runs, and those in ``also``; ``pytest -m exhaustive`` runs the
+    others. Those of several parameters are each a ``pytest.param``.
+    """
     return [
-        value if i % every == 0 or value in also else pytest.param(value, marks=pytest.mark.exhaustive)
+        value
+        if i % every == 0 or value in also
+        else _marked(value if isinstance(value, _PARAM) else (value,), pytest.mark.exhaustive)
         for i, value in enumerate(values)
     ]
 
 
-def quick(values: Sequence[Any], *at: int) -> list[Any]:
-    """Parameters of which those at these places run by default, and the others with the slow tests.
+def quick(values: Collection[Any], *at: int, every: int = 0) -> list[Any]:
+    """Parameters of which those at these places, and each of ``every``, run by default, and the others with the slow
+    tests.
 
     For families of which each takes about a second, and some ask the same as the others: one wrong kernel and one right
     one, say.
     """
-    places = {place % len(values) for place in at}
-    return [value if i in places else _slow(value) for i, value in enumerate(values)]
+    places = {place % len(values) for place in at} | {i for i in range(len(values)) if every and i % every == 0}
+    return [value if i in places else _marked(value, pytest.mark.slow) for i, value in enumerate(values)]
 
 
-def _slow(value: Any) -> Any:
-    if isinstance(value, type(pytest.param())):
-        return pytest.param(*value.values, marks=[*value.marks, pytest.mark.slow], id=value.id)
-    values = value if isinstance(value, tuple) else (value,)
-    return pytest.param(*values, marks=pytest.mark.slow)
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    if isinstance(value, _PARAM):
+        return pytest.param(*value.values, marks=[*value.marks, mark], id=value.id)
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)

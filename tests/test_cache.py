@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from opwright.cache import ArtifactCache, ArtifactKey, CacheFallbackWarning, artifact, folders
-from opwright.errors import CacheError
+from opwright.errors import CacheError, CompileError
 from opwright.read_files import ReadFiles, record_files
 
 # A cache that gives up its root without need would pass most tests: let it fail them.
@@ -583,6 +583,33 @@ def test_a_build_that_raises_leaves_nothing_and_the_next_one_runs(error: BaseExc
     assert leftovers(root) == []
     assert cache.find(KEY) is None
     assert cache.get_or_build(KEY, Build(), on_wait=lambda: pytest.fail("still locked")) == cache.find(KEY)
+
+
+def test_an_error_of_a_compiler_is_kept_in_a_block_only(root: Path) -> None:
+    cache, ran = ArtifactCache(root), []
+
+    def build(error: Exception) -> Callable[[Path], None]:
+        def raises(folder: Path) -> None:
+            ran.append(error)
+            raise error
+
+        return raises
+
+    wrong, broken = CompileError("no such name"), OSError("interrupted")
+    with cache.keeping_errors():
+        for _ in range(3):
+            with cache.keeping_errors(), pytest.raises(CompileError, match="no such name"):
+                cache.get_or_build(ArtifactKey("a", ()), build(wrong))
+            with pytest.raises(OSError, match="interrupted"):
+                cache.get_or_build(ArtifactKey("b", ()), build(broken))
+        assert ran.count(wrong) == 1
+        assert ran.count(broken) == 3
+        with pytest.raises(CompileError):
+            cache.get_or_build(ArtifactKey("c", ()), build(wrong))
+        assert ran.count(wrong) == 2
+    with pytest.raises(CompileError):
+        cache.get_or_build(ArtifactKey("a", ()), build(wrong))
+    assert ran.count(wrong) == 3
 
 
 def test_a_callback_that_raises_leaves_nothing(root: Path) -> None:

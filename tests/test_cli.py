@@ -97,7 +97,7 @@ def test_another_file_than_pythons_is_refused(tmp_path):
 
 
 def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(script, tmp_path):
-    run = opwright("check", script(WRONG), "--kernel", "wrong_tail", "--only", "values", cwd=tmp_path)
+    run = opwright("check", script(WRONG), "--kernel", "wrong_tail", "--check", "values", cwd=tmp_path)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "smallest failing case: n=- dtype=float32 layout=contiguous" in run.stdout
     assert "expected" in run.stdout
@@ -111,17 +111,22 @@ def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(scri
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["check", "nowhere.py"], "there is no file 'nowhere.py'"),
-        (["check", "no_such_module"], "there is no module or file 'no_such_module'"),
-        (["check", "double_op.py:triple"], "has no operator 'triple'"),
-        (["check", "double_op.py", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
-        (["check", "double_op.py", "--kernel", "reference", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
-        (["check", "double_op.py", "--only", "speed"], "there is no check 'speed'"),
-        (["check", "double_op.py", "--case", "m=5"], "which clitest::double does not know"),
-        (["check", "double_op.py", "--case", "n=five"], "'five' in the case"),
-        (["demo", "softmax"], "the gallery has no 'softmax'"),
-    ],
+    quick(
+        [
+            (["check", "nowhere.py"], "there is no file 'nowhere.py'"),
+            (["check", "no_such_module"], "there is no module or file 'no_such_module'"),
+            (["check", "double_op.py:triple"], "has no operator 'triple'"),
+            (["check", "double_op.py", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
+            (["check", "double_op.py", "--kernel", "reference", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
+            (["check", "double_op.py", "--check", "speed"], "there is no check 'speed'"),
+            (["check", "double_op.py", "--case", "m=5"], "which clitest::double does not know"),
+            (["check", "double_op.py", "--case", "n=five"], "'five' in the case"),
+            (["demo", "softmax"], "the gallery has no 'softmax'"),
+        ],
+        0,
+        3,
+        6,
+    ),
 )
 def test_a_wrong_call_exits_2_and_lists_what_there_is(script, tmp_path, arguments, message):
     script(RIGHT)
@@ -242,7 +247,7 @@ def test_strict_counts_warnings_as_failures(checked):
 def test_what_did_not_end_exits_4_with_its_command(checked):
     done = checked([v for v in every_status() if v.status is not FAIL])
     assert done.exit_code == 4, done.output
-    assert "again: opwright check add.py:sin --kernel cpp --only 'gradients'" in done.stdout
+    assert "again: opwright check add.py:sin --kernel cpp --check 'gradients'" in done.stdout
     assert checked(every_status()).exit_code == 1, "a failure is worse"
 
 
@@ -261,12 +266,12 @@ def test_the_record_of_a_check_has_coverage_and_remedies(checked, tmp_path):
 
 
 def test_doctor_names_every_language_and_writes_a_record(tmp_path):
-    from opwright.backends import BACKENDS
+    from opwright.languages import LANGUAGES
 
     run = opwright("doctor", "--json", "doctor.json", cwd=tmp_path, CXX="/no/such/compiler", PATH="/nonexistent")
     assert run.returncode == 0, run.stderr
     record = json.loads((tmp_path / "doctor.json").read_text())
-    assert set(record["backends"]) == set(BACKENDS)
+    assert set(record["backends"]) == set(LANGUAGES)
     assert record["backends"]["cpp"]["accepted"] is False
     assert "apt install g++" in record["backends"]["cpp"]["remedy"]
     assert "not available" in run.stdout
@@ -279,6 +284,7 @@ def test_show_prints_the_schema_and_where_each_part_comes_from(script, tmp_path)
     assert "derived" in run.stdout
 
 
+@pytest.mark.slow
 def test_colours_are_left_out_where_no_color_asks_for_it(script, tmp_path):
     run = opwright("show", script(RIGHT), cwd=tmp_path, FORCE_COLOR="1", NO_COLOR="1")
     assert "\x1b[3" not in run.stdout
@@ -286,7 +292,7 @@ def test_colours_are_left_out_where_no_color_asks_for_it(script, tmp_path):
 
 
 def test_a_json_file_that_cannot_be_written_is_an_error_that_names_it(script, tmp_path):
-    run = opwright("check", script(RIGHT), "--only", "metadata", "--json", "no/such/folder/x.json", cwd=tmp_path)
+    run = opwright("check", script(RIGHT), "--check", "metadata", "--json", "no/such/folder/x.json", cwd=tmp_path)
     assert run.returncode == 2
     assert "cannot write no/such/folder/x.json" in run.stderr
 
@@ -303,7 +309,7 @@ def test_the_demo_checks_the_gallery_and_passes(tmp_path):
 @pytest.mark.slow  # several commands
 def test_records_become_a_page_and_a_comment(script, tmp_path):
     check = opwright(
-        "check", script(WRONG), "--only", "values", "--json", "check.json", "--html", "check.html", cwd=tmp_path
+        "check", script(WRONG), "--check", "values", "--json", "check.json", "--html", "check.html", cwd=tmp_path
     )
     assert check.returncode == 1, check.stderr
     assert "clitest::double" in (tmp_path / "check.html").read_text()
@@ -343,13 +349,14 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(script, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == [name]
 
 
+@pytest.mark.slow
 def test_a_record_does_not_replace_a_file_that_is_none(script, tmp_path):
     name = script("raise SystemExit('the operator was loaded')")
     before = (tmp_path / name).read_text()
     for option in ("--json", "--html"):
         run = opwright("check", name, option, name, cwd=tmp_path)
         assert run.returncode == 2, run.stdout + run.stderr
-        assert f"{option} {name} would replace a file that is no report" in " ".join(run.stderr.split())
+        assert f"{option} {name} would replace a file that is not a report" in " ".join(run.stderr.split())
         assert "was loaded" not in run.stderr
     assert (tmp_path / name).read_text() == before
     both = opwright("check", name, "--json", "out", "--html", "out", cwd=tmp_path)
@@ -371,14 +378,16 @@ def test_options_of_mutants_without_mutate_are_refused(script, tmp_path, options
 @pytest.mark.slow  # a command that imports torch twice
 def test_requiring_a_language_that_no_kernel_is_written_in_is_a_failure(script, tmp_path):
     name = script(RIGHT)
-    run = opwright("check", name, "--only", "values", "--require", "cpp", "--json", "out.json", cwd=tmp_path)
+    run = opwright("check", name, "--check", "values", "--require", "cpp", "--json", "out.json", cwd=tmp_path)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "required, but it has no cpp kernel" in run.stdout
     verdicts = json.loads((tmp_path / "out.json").read_text())["verdicts"]
     assert [(v["kernel"], v["status"]) for v in verdicts] == [("sum", "pass"), ("(cpp)", "fail")]
-    fine = opwright("check", name, "--only", "values", "--require", "python", cwd=tmp_path)
+    fine = opwright("check", name, "--check", "values", "--require", "python", cwd=tmp_path)
     assert fine.returncode == 0, fine.stdout
-    left_out = opwright("check", name, "--only", "values", "--kernel", "reference", "--require", "python", cwd=tmp_path)
+    left_out = opwright(
+        "check", name, "--check", "values", "--kernel", "reference", "--require", "python", cwd=tmp_path
+    )
     assert left_out.returncode == 1
     assert "no python kernel is selected" in left_out.stdout
 
@@ -483,7 +492,7 @@ def test_ray_may_stand_without_an_address(arguments, expected):
 
 @pytest.mark.slow  # three commands
 def test_what_is_finished_is_taken_up_also_without_a_cluster(script, tmp_path):
-    check = ["check", script(WRONG), "--only", "values", "--resume", "journal"]
+    check = ["check", script(WRONG), "--check", "values", "--resume", "journal"]
     first = opwright(*check, "--kernel", "sum", cwd=tmp_path)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "taken from" not in first.stderr
@@ -531,6 +540,6 @@ TRACKS = """
 @pytest.mark.slow  # a check with an empty cache
 def test_no_compiler_of_ours_is_taken_for_a_process_that_a_kernel_leaves_behind(script, tmp_path, namespace):
     file = script(TRACKS.format(namespace=namespace))
-    chosen = ["--only", "values", "--only", "global state", "--level", "smoke", "--strict"]
+    chosen = ["--check", "values", "--check", "global state", "--level", "smoke", "--strict"]
     done = opwright("check", f"{file}:double", *chosen, cwd=tmp_path, OPWRIGHT_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stdout + done.stderr

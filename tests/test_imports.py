@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -12,30 +13,34 @@ from pathlib import Path
 import pytest
 
 import opwright
-from opwright.backends import BACKENDS
+from opwright.languages import LANGUAGES
 
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "tree", "import_file", "internals", "results", "processor", "machine", "file_trust", "read_files",
-    "daemon", "cache", "contract", "backends", "runtime", "sweep", "checks", "timing", "cluster", "report", "package",
-    "gallery", "planted", "mutation", "port", "cli",
+    "errors", "tree", "import_file", "internals", "results", "processor", "target", "machine", "languages",
+    "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime", "workers", "sweep",
+    "checks", "timing", "cluster", "report", "package", "gallery", "planted", "mutation", "port", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),
     "tree": set(),
     "import_file": set(),
-    "results": set(),
+    "results": {"errors"},
     "processor": set(),
-    "machine": {"errors", "results", "processor"},
+    "machine": {"errors", "results", "processor", "target"},
+    "target": set(),
+    "languages": set(),
     "read_files": set(),
     "cache": {"errors", "file_trust", "read_files"},
     "file_trust": set(),
 }
-# Languages: none imports another. Packages that are not listed (``base``, ``native``, ``gpu`` …) are shared.
-LANGUAGES = {"python", "cuda", "triton", "mojo", "numpy"}
+# Languages: none imports another. C++ is in ``native``, which CUDA's host functions share.
+FOLDERS = {re.split("[.:]", language.backend)[0] for language in LANGUAGES.values()} - {"native"}
+# The one module that imports kernelsim.
+SIMULATION = "opwright.backends.simulation"
 # The files with a language's ``Backend``: only the table and their own package import them.
-BACKEND_FILES = {module.partition(":")[0] for module in BACKENDS.values()}
+BACKEND_FILES = {f"opwright.backends.{language.backend.partition(':')[0]}" for language in LANGUAGES.values()}
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,8 @@ def violations(modules: Mapping[str, str]) -> list[str]:
         for found in imports_of(text, module, is_package):
             top = found.target.split(".")[0]
             where = f"{module}:{found.line} imports {found.target}"
+            if top == "kernelsim" and module != SIMULATION:
+                problems.append(f"{where}: only {SIMULATION} imports kernelsim")
             if top != "opwright":
                 if top == "torch" and layer_of(module) == "report" and not found.checking:
                     problems.append(f"{where}: report knows no torch")
@@ -172,7 +179,7 @@ def language_rules(module: str, target: str) -> list[str]:
     """Languages do not import each other: common code is in shared packages."""
     mine, theirs = (name.split(".")[2] if name.count(".") > 1 else "" for name in (module, target))
     problems = []
-    if mine in LANGUAGES and theirs in LANGUAGES and mine != theirs:
+    if mine in FOLDERS and theirs in FOLDERS and mine != theirs:
         problems.append("a language knows no other language")
     if target in BACKEND_FILES and target.rpartition(".")[0] != module.rpartition(".")[0]:
         problems.append("only the table of backends imports a language's Backend")
@@ -235,6 +242,11 @@ def test_the_package_keeps_the_rules() -> None:
         ({"opwright.package.a": "from opwright.gallery import trig"}, "package is below gallery"),
         ({"opwright.runtime.op": "from opwright.package.write import x"}, "runtime is below package"),
         ({"opwright.gallery.a": "from opwright.errors import OpwrightError"}, "only the public names"),
+        ({"opwright.backends.cuda.module": "import kernelsim"}, "only opwright.backends.simulation imports kernelsim"),
+        (
+            {"opwright.runtime.op": "def f():\n    from kernelsim.text import c_text"},
+            "only opwright.backends.simulation imports kernelsim",
+        ),
         ({"opwright.report.html": "import torch"}, "report knows no torch"),
         ({"opwright.report.html": "def f():\n    from torch import nn"}, "report knows no torch"),
         ({"opwright.runtime.op": "import opwright"}, "not the package"),
@@ -266,6 +278,7 @@ def test_what_is_allowed_is_not_flagged() -> None:
         "opwright.contract.b": "from opwright.contract.a import y",
         "opwright.backends.native.cpp": "from opwright.backends.native import abi",
         "opwright.backends.native.abi": "",
+        "opwright.backends.simulation": "from kernelsim.text import c_text",
         "opwright.cli": "from opwright.report.html import x\nimport opwright",
         "opwright.report.html": "import rich",
         "opwright.gallery.a": "import opwright as ow",

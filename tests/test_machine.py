@@ -47,17 +47,6 @@ def test_a_gpu_names_its_architecture() -> None:
     assert Gpu("H100", (9, 0), 80 << 30).arch == "sm_90"
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", True), ("true", True), ("0", False), ("", False), (None, False)])
-def test_the_interpreter_is_read_from_the_environment(
-    value: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if value is None:
-        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    else:
-        monkeypatch.setenv("TRITON_INTERPRET", value)
-    assert fresh_machine().triton_interpret is expected
-
-
 def test_what_is_installed_is_looked_at_once_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     before = this_machine()
     installed = {"max": "26.7.0", "max-core": "26.7.0"}

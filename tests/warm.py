@@ -2,7 +2,7 @@
 
 A new Python takes three to five seconds to import torch and what torch.compile needs; a fork of a process that has
 done so takes milliseconds, and is as fresh: it has imported nothing of opwright, run nothing and touched no device.
-The process that opwright itself forks workers from (``opwright.checks.process``) imports the same, so such
+The process that opwright itself forks workers from (``opwright.workers``) imports the same, so such
 a fork gets it from here too. What asks what is imported, or how opwright starts, needs ``fresh=True``: a new Python.
 
     test process ── asks ──> server ── forks ──> keeper ── forks ──> the command
@@ -40,7 +40,7 @@ _PRELOAD = (
     "torch._inductor.pattern_matcher", "torch._dynamo.repro.after_dynamo", "torch._dynamo.backends.inductor",
     "torch.export._trace", "jaxtyping", "numpy",
 )  # fmt: skip
-_FORK_SERVER = ["-m", "opwright.checks.process"]
+_FORK_SERVER = ["-m", "opwright.workers"]
 _MESSAGE_BYTES = 1 << 17
 
 

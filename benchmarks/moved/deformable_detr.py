@@ -18,7 +18,7 @@ __all__ = ["ms_deform_attn_backward", "ms_deform_attn_forward"]
 
 Value = Float[Tensor, "b s h c"]
 Shapes = Annotated[Int64[Tensor, "levels 2"], ow.values(1, 1)]  # levels of one pixel; samples have larger ones
-Starts = Annotated[Int64[Tensor, "levels"], ow.drawn_by(lambda shape, generator: torch.arange(shape[0]))]
+Starts = Annotated[Int64[Tensor, "levels"], ow.inputs.drawn_by(lambda shape, generator: torch.arange(shape[0]))]
 Locations = Annotated[Float[Tensor, "b q h levels p 2"], ow.values(0, 1)]
 Weights = Float[Tensor, "b q h levels p"]
 Step = Annotated[int, ow.values(1, 1)]

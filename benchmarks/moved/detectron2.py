@@ -83,15 +83,15 @@ def ious(boxes1: Tensor, boxes2: Tensor) -> Tensor:
 @ow.op("detectron2::box_iou_rotated")
 @torch.no_grad()
 def box_iou_rotated(
-    boxes1: Annotated[Float32[Tensor, "n 5"], ow.drawn_by(boxes)],
-    boxes2: Annotated[Float32[Tensor, "m 5"], ow.drawn_by(boxes)],
+    boxes1: Annotated[Float32[Tensor, "n 5"], ow.inputs.drawn_by(boxes)],
+    boxes2: Annotated[Float32[Tensor, "m 5"], ow.inputs.drawn_by(boxes)],
 ) -> Float32[Tensor, "n m"]:
     return ious(boxes1, boxes2).float()
 
 
 @ow.op("detectron2::nms_rotated")
 def nms_rotated(
-    dets: Annotated[Float[Tensor, "n 5"], ow.drawn_by(boxes)],
+    dets: Annotated[Float[Tensor, "n 5"], ow.inputs.drawn_by(boxes)],
     scores: Annotated[Float[Tensor, "n"], ow.values(0, 1, unique=True)],
     iou_threshold: Annotated[float, ow.values(0.1, 0.9)],
 ) -> Int64[Tensor, "kept"]:
@@ -111,7 +111,7 @@ def regions(shape, generator):
     return torch.cat([torch.zeros(*shape[:-1], 1, dtype=torch.float64), boxes((*shape[:-1], 5), generator)], -1)
 
 
-Regions = Annotated[Float[Tensor, "r 6"], ow.drawn_by(regions)]
+Regions = Annotated[Float[Tensor, "r 6"], ow.inputs.drawn_by(regions)]
 Scale = Annotated[float, ow.values(one_of=(1.0, 0.5))]
 Size = Annotated[int, ow.values(1, 4)]
 Ratio = Annotated[int, ow.values(0, 2)]

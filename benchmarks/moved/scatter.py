@@ -16,8 +16,8 @@ import opwright as ow
 __all__ = ["gather_coo", "gather_coo_out", "gather_csr", "gather_csr_out"]
 
 Rows, Elements = Num[Tensor, "b rows k"], Num[Tensor, "b elements k"]
-Starts = Annotated[Int64[Tensor, "b rows+1"], ow.offsets("elements")]
-Drawn = Annotated[Int64[Tensor, "b rows+1"], ow.drawn_by(lambda shape, generator: starts(shape, generator))]
+Starts = Annotated[Int64[Tensor, "b rows+1"], ow.inputs.offsets("elements")]
+Drawn = Annotated[Int64[Tensor, "b rows+1"], ow.inputs.drawn_by(lambda shape, generator: starts(shape, generator))]
 Index = Annotated[Int64[Tensor, "b elements"], ow.values(0, "rows-1", sorted=True)]
 NOT_EMPTY = ["b >= 1", "rows >= 1", "k >= 1"]
 
@@ -56,7 +56,7 @@ def gather_csr_out(src: Rows, indptr: Starts, out: Annotated[Elements, ow.mutate
 
 @ow.op("torch_scatter::segment_sum_csr_of", where=["b >= 1", "k >= 1", "n >= 2"])
 def segment_sum_csr(
-    src: Elements, indptr: Annotated[Int64[Tensor, "b n"], ow.offsets("elements")]
+    src: Elements, indptr: Annotated[Int64[Tensor, "b n"], ow.inputs.offsets("elements")]
 ) -> Num[Tensor, "b n-1 k"]:
     return summed(src, row_of_each(indptr), indptr.shape[1] - 1)
 

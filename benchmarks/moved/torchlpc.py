@@ -18,7 +18,7 @@ Stable = ow.values(-0.25, 0.25)  # coefficients with which nothing grows without
 
 @ow.op("torchlpc::scan")
 def scan(
-    a: Inexact[Tensor, "b t"], b: Annotated[Inexact[Tensor, "b t"], Stable], c: Inexact[Tensor, "b"]
+    a: Inexact[Tensor, "b t"], b: Annotated[Inexact[Tensor, "b t"], Stable], c: Inexact[Tensor, " b"]
 ) -> Inexact[Tensor, "b t"]:
     """The states ``s = s * b + a``, from ``c`` on."""
     states = []

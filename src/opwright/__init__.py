@@ -12,83 +12,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from opwright import errors, inputs, results
     from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
-    from opwright.backends.cuda.simulator.simulate import simulator_options
     from opwright.backends.cuda.tensor_map import TensorMap, tensor_map
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
-    from opwright.backends.triton.simulator.simulate import simulate
-    from opwright.checks.run import check
+    from opwright.checks.run import assert_checked, check
     from opwright.contract.process_group import ProcessGroup
-    from opwright.contract.signature import by_property, mutated, replicated, saved_for_backward
-    from opwright.contract.values import (
-        drawn_by,
-        offsets,
-        positive_definite,
-        probabilities,
-        values,
-        well_conditioned,
-    )
-    from opwright.errors import (
-        ArgumentError,
-        CacheError,
-        CheckError,
-        CompileError,
-        ContractError,
-        CudaGraphError,
-        KernelError,
-        KernelRefusedError,
-        LaunchError,
-        NameClashError,
-        NotSimulatedError,
-        OpwrightError,
-        SignatureMismatchError,
-        SimulatorError,
-        TargetError,
-    )
+    from opwright.contract.signature import by_property, mutated, no_gradient, replicated, saved_for_backward
+    from opwright.contract.values import values
+    from opwright.fast_path.switch import fast_calls
     from opwright.mutation.run import mutate
     from opwright.planted.run import selftest
-    from opwright.results import (
-        Accepted,
-        BenchReport,
-        CallSite,
-        CallsReport,
-        CallTime,
-        CheckReport,
-        Choice,
-        Comparison,
-        ComparisonVerdict,
-        Coverage,
-        Crossover,
-        ErrorHistogram,
-        Estimate,
-        Explanation,
-        Fate,
-        Finding,
-        KernelFinding,
-        KernelMutation,
-        Killer,
-        Measurement,
-        Mutant,
-        MutationReport,
-        NotChecked,
-        OperatorCalls,
-        Origin,
-        OtherThread,
-        Part,
-        PeakMemory,
-        Planted,
-        Refused,
-        RooflineLimit,
-        SelfTest,
-        Shown,
-        SizeRange,
-        Status,
-        Verdict,
-    )
     from opwright.runtime.cuda_graphs.native_replay import CudaGraphed, cuda_graphed
+    from opwright.runtime.decorator import op
     from opwright.runtime.kernel import Kernel
-    from opwright.runtime.op import Op, explain, op
-    from opwright.timing.calls import bench_calls
+    from opwright.runtime.op import Op, explain
+    from opwright.sweep.events import Events
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
 
@@ -97,69 +36,63 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
     "opwright.backends.cuda.tensor_map": ["TensorMap", "tensor_map"],
-    "opwright.backends.cuda.simulator.simulate": ["simulator_options"],
-    "opwright.backends.triton.simulator.simulate": ["simulate"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
-    "opwright.checks.run": ["check"],
+    "opwright.checks.run": ["assert_checked", "check"],
     "opwright.contract.process_group": ["ProcessGroup"],
-    "opwright.contract.signature": ["by_property", "mutated", "replicated", "saved_for_backward"],
-    "opwright.contract.values": [
-        "drawn_by", "offsets", "positive_definite", "probabilities", "values", "well_conditioned",
-    ],
-    "opwright.errors": [
-        "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "KernelError",
-        "KernelRefusedError", "LaunchError", "NameClashError", "NotSimulatedError", "OpwrightError",
-        "SignatureMismatchError", "SimulatorError", "TargetError",
-    ],
+    "opwright.contract.signature": ["by_property", "mutated", "no_gradient", "replicated", "saved_for_backward"],
+    "opwright.contract.values": ["values"],
     "opwright.mutation.run": ["mutate"],
-    "opwright.results": [
-        "Accepted", "BenchReport", "CallSite", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison",
-        "ComparisonVerdict", "Coverage",
-        "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "KernelFinding",
-        "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "OperatorCalls", "Origin",
-        "OtherThread", "Part", "PeakMemory", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange",
-        "Status", "Verdict",
-    ],
+    "opwright.fast_path.switch": ["fast_calls"],
     "opwright.runtime.cuda_graphs.native_replay": ["CudaGraphed", "cuda_graphed"],
     "opwright.runtime.kernel": ["Kernel"],
-    "opwright.runtime.op": ["Op", "explain", "op"],
+    "opwright.runtime.decorator": ["op"],
+    "opwright.runtime.op": ["Op", "explain"],
     "opwright.planted.run": ["selftest"],
-    "opwright.timing.calls": ["bench_calls"],
+    "opwright.sweep.events": ["Events"],
     "opwright.timing.run": ["bench"],
     "opwright.timing.tune": ["tune"],
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+# What users look for here and kernelsim, the package beside this one, has.
+_IN_KERNELSIM = {"simulate": "triton_launches", "simulator_options": "options"}
+# Exceptions, what reports hold, and how test inputs are drawn.
+_MODULES = ("errors", "inputs", "results")
 
 __all__ = [
-    "Accepted", "ArgumentError", "BenchReport", "CacheError", "CallSite", "CallTime", "CallsReport", "CheckError",
-    "CheckReport",
-    "Choice", "Comparison", "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Coverage",
-    "Crossover", "CudaGraphError", "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
-    "Finding", "Kernel", "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer",
-    "LaunchError", "Measurement", "Mutant", "MutationReport", "NameClashError", "NotChecked", "NotSimulatedError", "Op",
-    "OperatorCalls", "OpwrightError", "Origin", "OtherThread", "Part", "PeakMemory", "Planted", "ProcessGroup",
-    "Refused", "RooflineLimit", "SelfTest", "Shown", "SignatureMismatchError", "SimulatorError", "SizeRange", "Status",
-    "TargetError", "TensorMap", "Verdict",
-    "__version__", "bench", "bench_calls", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed",
-    "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets", "op", "positive_definite", "probabilities",
-    "replicated",
-    "saved_for_backward", "selftest", "simulate", "simulator_options", "tensor_map", "tune", "values",
-    "well_conditioned",
+    "CompiledNumpy", "CudaGraphed", "CudaModule", "Events", "Kernel", "Op", "ProcessGroup", "TensorMap", "__version__",
+    "assert_checked", "bench", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module",
+    "errors", "explain", "fast_calls", "inputs", "mutate", "mutated", "no_gradient", "op", "replicated", "results",
+    "saved_for_backward", "selftest", "tensor_map", "tune", "values",
 ]  # fmt: skip
 
 
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 
     def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"opwright.{name}")
         if name not in _MODULE_OF:
-            close = difflib.get_close_matches(name, __all__, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise AttributeError(f"module 'opwright' has no attribute {name!r}{hint}")
+            raise AttributeError(f"module 'opwright' has no attribute {name!r}{_hint(name)}")
         value = getattr(importlib.import_module(_MODULE_OF[name]), name)
         globals()[name] = value
-        if name in ("bench", "check", "tune"):
+        if name in ("assert_checked", "bench", "check", "tune"):
             _show_in_notebooks()
         return value
+
+
+def _hint(name: str) -> str:
+    """Where a name is that is not here, or which name is like it. Exceptions, records and inputs are in modules of
+    their own. Python asks for private names by itself, for which no module is imported."""
+    if name in _IN_KERNELSIM:
+        return f"; it is kernelsim.{_IN_KERNELSIM[name]}"
+    if close := difflib.get_close_matches(name, __all__, n=1):
+        return f"; did you mean {close[0]!r}?"
+    if name.startswith("_"):
+        return ""
+    for module in _MODULES:
+        if name in importlib.import_module(f"opwright.{module}").__all__:
+            return f"; it is ow.{module}.{name}"
+    return ""
 
 
 def _show_in_notebooks() -> None:

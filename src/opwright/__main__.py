@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from opwright.daemon.client import COMMANDS, run_command
+from opwright.workers.daemon.client import COMMANDS, run_command
 
 __all__ = ["main"]
 

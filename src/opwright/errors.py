@@ -10,9 +10,12 @@ __all__ = [
     "ArgumentError",
     "CacheError",
     "CheckError",
+    "CheckFailedError",
     "CompileError",
+    "CompileTimeoutError",
     "ContractError",
     "CudaGraphError",
+    "FastCallError",
     "KernelError",
     "KernelRefusedError",
     "LaunchError",
@@ -55,6 +58,10 @@ class NameClashError(ContractError):
     """The operator's name is taken by another library or another file."""
 
 
+class FastCallError(OpwrightError, RuntimeError):
+    """A fast call differs from the plain call (``OPWRIGHT_FAST_CALLS=verify``)."""
+
+
 class ArgumentError(OpwrightError, ValueError):
     """A call's argument disagrees with the contract (raised before any kernel runs)."""
 
@@ -87,6 +94,10 @@ class CompileError(KernelError, RuntimeError):
         self.result: object = None
 
 
+class CompileTimeoutError(KernelRefusedError):
+    """A compilation during a check took longer than its own limit, and was stopped: that says nothing of the kernel."""
+
+
 class LaunchError(KernelError, TypeError):
     """A GPU kernel was called with a grid, a block or arguments that it does not take (raised before the launch)."""
 
@@ -113,3 +124,11 @@ class TargetError(OpwrightError):
 
 class CheckError(OpwrightError):
     """A check was requested with an invalid option (an unknown kernel, a malformed case)."""
+
+
+class CheckFailedError(OpwrightError, AssertionError):
+    """A kernel failed its check, a step did not end in time, or nothing could run. ``report`` is the whole report."""
+
+    def __init__(self, message: str, *, report: object = None, fix: str | None = None) -> None:
+        super().__init__(message, fix=fix)
+        self.report = report

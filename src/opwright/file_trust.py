@@ -1,4 +1,9 @@
-"""Whether another user could have written a file: what is loaded and run as this user must not be such a file."""
+"""Whether another user could have written a file: what is loaded and run as this user must not be such a file.
+
+The artifact cache applies it to its root, its folders and its files. A temporary folder replaces an untrusted root,
+with a warning. New folders are ``0700``; an administrator who shares a cache makes it readable
+(``chmod -R go+rX``).
+"""
 
 from __future__ import annotations
 

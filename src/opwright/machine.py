@@ -1,7 +1,7 @@
 """The properties of this machine, as one frozen record that is made once and passed in.
 
-Environment variables that it reads: ``CXX``, ``CUDACXX``, ``MOJO``, ``CUDA_HOME``, ``CUDA_PATH``, ``TRITON_INTERPRET``,
-``OPWRIGHT_CUDA_SIMULATOR``, ``OPWRIGHT_CACHE_DIR`` and ``OPWRIGHT_SUPPLIER``.
+Environment variables that it reads: ``CXX``, ``CUDACXX``, ``MOJO``, ``CUDA_HOME``, ``CUDA_PATH``,
+``OPWRIGHT_CACHE_DIR`` and ``OPWRIGHT_SUPPLIER``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from opwright.processor import processor
+from opwright.target import engines_here
 
 __all__ = [
-    "CORES", "SIMULATOR", "Compiler", "Gpu", "Machine", "ask_compilers", "cache_dir", "in_simulator", "own_cores",
-    "this_machine",
+    "CORES", "Compiler", "Gpu", "Machine", "ask_compilers", "cache_dir", "own_cores", "this_machine",
 ]  # fmt: skip
 
 # The variable with the number of cores that a cluster has given to a process, which runs others beside it.
 CORES = "OPWRIGHT_CORES"
-# The variable that has kernels for GPUs run in simulators.
-SIMULATOR = "OPWRIGHT_CUDA_SIMULATOR"
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,6 @@ class Machine:
     torch_cuda: str | None
     gpus: tuple[Gpu, ...]
     triton: str | None
-    triton_interpret: bool
-    cuda_simulator: bool
     cxx: Compiler | None
     nvcc: Compiler | None
     cache_dir: Path
@@ -87,8 +83,8 @@ class Machine:
         return bool(self.gpus)
 
     def to_json(self) -> dict[str, Any]:
-        """The record for reports, without paths and CPU flags."""
-        record = dataclasses.asdict(self)
+        """The record for reports, without paths and CPU flags; with the engines that variables switch on."""
+        record = dataclasses.asdict(self) | {"engines": [str(engine) for engine in engines_here()]}
         del record["cache_dir"], record["cpu_flags"], record["supplier"]
         for compiler in ("cxx", "nvcc", "mojo"):
             if record[compiler] is not None:
@@ -122,8 +118,6 @@ def this_machine() -> Machine:
         torch_cuda=torch.version.cuda,
         gpus=_gpus(),
         triton=_installed_version("triton"),
-        triton_interpret=_is_on("TRITON_INTERPRET"),
-        cuda_simulator=in_simulator(),
         **_compilers(),
         cache_dir=cache_dir(),
         mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
@@ -131,11 +125,6 @@ def this_machine() -> Machine:
         cc=shutil.which("cc") is not None,
         supplier=Path(socket) if (socket := os.environ.get("OPWRIGHT_SUPPLIER")) else None,
     )
-
-
-def in_simulator() -> bool:
-    """Whether kernels for GPUs now run in simulators on the CPU, which examine every access."""
-    return _is_on(SIMULATOR)
 
 
 def ask_compilers() -> None:
@@ -151,10 +140,6 @@ def _compilers() -> dict[str, Compiler | None]:
         "nvcc": _first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
         "mojo": _first_compiler(os.environ.get("MOJO"), "mojo", beside_python),
     }
-
-
-def _is_on(variable: str) -> bool:
-    return os.environ.get(variable, "0").lower() in ("1", "true", "on", "yes")
 
 
 def _gpus() -> tuple[Gpu, ...]:

@@ -17,7 +17,7 @@ from tests.backends.native.imitations import compiled
 @pytest.fixture
 def scale(namespace: str) -> ow.Op:
     @ow.op(f"{namespace}::scale")
-    def scale(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def scale(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Twice x."""
         return 2 * x
 

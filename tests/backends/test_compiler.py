@@ -26,6 +26,22 @@ k.cu(13): warning #177-D: variable "z" was declared but never referenced
 """
 
 
+NO_OVERLOAD = """k.cpp: In function 'int f()':
+k.cpp:7:35: error: no matching function for call to 'g(int)'
+    7 |   g(1);
+      |   ~^~~
+In file included from k.cpp:1:
+g.h:36:25: note: candidate: 'int g(int, int)'
+   36 | int g(int, int);
+      |     ^
+g.h:36:25: note:   candidate expects 2 arguments, 1 provided
+h.h: In function 'int h()':
+h.h:1:1: warning: no return statement
+h.h:2:2: note: of the warning
+k.cpp:9:1: error: another
+"""
+
+
 def script(text: str) -> list[str]:
     return [sys.executable, "-c", text]
 
@@ -48,6 +64,13 @@ def test_errors_come_with_their_lines_and_without_the_rest(log: str, shown: list
     found = first_errors(log)
     assert all(text in found for text in shown), found
     assert not any(text in found for text in left_out), found
+
+
+def test_an_error_has_its_notes_and_no_others() -> None:
+    expected = NO_OVERLOAD.splitlines()
+    assert first_errors(NO_OVERLOAD).splitlines() == [*expected[1:4], *expected[5:9], expected[-1]]
+    many = NO_OVERLOAD.splitlines()[1] + "\n" + "".join(f"g.h:{n}:1: note: candidate {n}\n" for n in range(1, 9))
+    assert first_errors(many).endswith("candidate 6\n… and 2 more notes")
 
 
 def test_of_many_errors_the_first_are_shown_and_the_rest_counted() -> None:

@@ -209,7 +209,7 @@ def make_library(project: Project, name: str, value: int) -> None:
         subprocess.run(["ar", "rcs", str(path), str(target)], check=True)
 
 
-@pytest.mark.parametrize("way", LIBRARIES)
+@pytest.mark.parametrize("way", quick(LIBRARIES, 0, 4, 8, 12))
 def test_a_changed_library_is_linked_anew_however_it_is_named(
     way: str, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +384,7 @@ UNREPORTED: dict[str, tuple[str, ...]] = {
 def test_without_the_assemblers_report_only_what_cannot_hide_a_file_is_kept(
     why: str, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler_inputs, "_assembler_lists_files", lambda driver: why == "while linking")
+    monkeypatch.setattr(compiler_inputs, "assembler_lists_files", lambda driver: why == "while linking")
     project.options = UNREPORTED[why]
     project.write({"other.cpp": "int other;\n", "other.txt": "int other;\n"})
     for text in (INCBIN, PASTED, BY_MACRO, *HIDDEN.values()):
@@ -510,7 +510,7 @@ def test_a_second_lookup_starts_no_program(project: Project, monkeypatch: pytest
 
 
 def test_a_linker_without_reports_is_asked_less(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler_inputs, "_linker_has_dependency_file", lambda driver: False)
+    monkeypatch.setattr(compiler_inputs, "linker_has_dependency_file", lambda driver: False)
     project.text, project.options = CALLS, shared_into(("-Llib", "-lnumber"))
     for value in (1, 2):
         make_library(project, "lib/libnumber.a", value)

@@ -14,7 +14,7 @@ from opwright.results import Accepted
 
 def test_it_runs_everywhere_and_is_its_own_artifact(namespace: str) -> None:
     @ow.op(f"{namespace}::f")
-    def f(x: Float[Tensor, "n"], *, a: float = 1.0) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], *, a: float = 1.0) -> Float[Tensor, " n"]:
         return x * a
 
     @f.python
@@ -29,7 +29,7 @@ def test_it_runs_everywhere_and_is_its_own_artifact(namespace: str) -> None:
 
 def test_a_kernel_is_one_opaque_operator_to_torch_compile(namespace: str) -> None:
     @ow.op(f"{namespace}::f")
-    def f(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x * 1
 
     @f.python
@@ -43,7 +43,7 @@ def test_a_kernel_is_one_opaque_operator_to_torch_compile(namespace: str) -> Non
 
 def test_the_source_of_something_in_c_is_said_to_be_missing(namespace: str) -> None:
     @ow.op(f"{namespace}::f")
-    def f(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x + y
 
     f.python(torch.add, name="c")

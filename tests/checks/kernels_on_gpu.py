@@ -33,7 +33,7 @@ def double(x, out, *, masked=True):
 
 
 @ow.op("on_gpu::twice")
-def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def twice(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return 2 * x
 
 
@@ -103,7 +103,7 @@ WRONG = {
     "writes past its argument": ("memory", "memory past the end of argument 'x' was written"),
     "adds to scratch that it has not written": ("memory", "depend on memory that was never written"),
     "keeps results by address": ("repeated calls", "results are kept by address"),
-    "shares scratch between streams": ("two threads", "called by two threads at the same time"),
+    "shares scratch between streams": ("threads", "called by two threads at the same time"),
     "leaks": ("repeated calls", "memory grew by"),
     "computes on the CPU": ("own work", "it computes on the CPU"),
     "leaves it to torch": ("own work", "torch computes it within the kernel"),
@@ -132,7 +132,7 @@ def _add_up(x, out, n, BLOCK: tl.constexpr):
 
 
 @ow.op("on_gpu::total")
-def total(x: Float32[Tensor, "n"]) -> Float32[Tensor, ""]:
+def total(x: Float32[Tensor, " n"]) -> Float32[Tensor, ""]:
     return x.sum()
 
 

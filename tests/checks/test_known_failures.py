@@ -14,10 +14,11 @@ from opwright.checks.context import Context
 from opwright.checks.outputs import values
 from opwright.contract.inputs.cases import cases
 from opwright.results import Status
+from opwright.target import Target
 
 
 @ow.op("known_failures::twice")
-def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def twice(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return 2 * x
 
 
@@ -48,10 +49,11 @@ def runs(monkeypatch):
 
 
 def failures(kernel):
-    context = Context(twice, kernel, "cpu", "quick", cases(twice.contract, "quick"), lambda *_: None)
+    context = Context(twice, kernel, Target("cpu"), cases(twice.contract, "quick"))
     return context, [f for f in values.check(context) if getattr(f, "status", None) is Status.FAIL]
 
 
+@pytest.mark.slow
 def test_runs_are_made_for_the_first_case_of_a_failure_alone(runs):
     context, (found,) = failures("a little off")
     assert "elements differ" in found.message
@@ -64,6 +66,7 @@ def test_another_failure_is_found_all_the_same():
     assert ["raised RuntimeError: strides" in f.message for f in found] == [False, True]
 
 
+@pytest.mark.slow
 def test_other_checks_of_the_same_cases_make_all_runs():
     context, (found,) = failures("only strided ones are off")
     assert "layout=contiguous" not in found.case

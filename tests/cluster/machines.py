@@ -1,4 +1,4 @@
-"""A cluster of Ray on this machine that has two machines to run units on."""
+"""A cluster of Ray on this machine that has two machines to run items on."""
 
 from __future__ import annotations
 

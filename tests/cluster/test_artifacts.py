@@ -11,8 +11,8 @@ import pytest
 from opwright.backends.supplier import SocketSupplier
 from opwright.cache import ArtifactCache, ArtifactKey, pack, unpack
 from opwright.cluster import artifacts
+from opwright.cluster.artifact_store import LEASE_S, ArtifactStore
 from opwright.cluster.artifacts import Artifacts
-from opwright.cluster.shelf import LEASE_S, Shelf
 
 KEY = ArtifactKey("kernel", (("source", "text"), ("target", "sm_90")))
 
@@ -33,16 +33,16 @@ class Actor:
 
 @pytest.fixture
 def machines(tmp_path, monkeypatch):
-    """Caches of machines that share a shelf."""
+    """Caches of machines that share a store."""
     monkeypatch.setattr(Artifacts, "_ask", lambda self, value: value)
-    actor = Actor(Shelf(put=lambda data: data))
+    actor = Actor(ArtifactStore(put=lambda data: data))
 
     def make(name):
         address = tmp_path / f"{name}.socket"
         Artifacts(actor).listen(str(address))
         return ArtifactCache(tmp_path / name, SocketSupplier(address))
 
-    make.shelf = actor
+    make.store = actor
     return make
 
 
@@ -87,13 +87,13 @@ def test_when_a_build_fails_the_next_one_tries(machines):
         machines("a").get_or_build(KEY, builder(built=built, fails=True))
     machines("b").get_or_build(KEY, builder(built=built))
     assert built == ["binary", "binary"]
-    assert machines.shelf.size.remote() == 1
+    assert machines.store.size.remote() == 1
 
 
 def test_what_does_not_fit_is_built_again(machines, tmp_path):
     built = []
     folder = machines("a").get_or_build(KEY, builder(built=built))
-    machines.shelf._held._stored[KEY.folder][folder.name] = pack(_damaged(folder))
+    machines.store._held._stored[KEY.folder][folder.name] = pack(_damaged(folder))
     second = machines("b").get_or_build(KEY, builder("anew", built=built))
     assert built == ["binary", "anew"]
     assert (second / "kernel.so").read_text() == "anew"
@@ -112,7 +112,7 @@ def test_without_the_worker_it_is_built(tmp_path):
 
 def test_a_builder_that_dies_is_waited_for_no_longer_than_its_lease():
     now = [0.0]
-    held = Shelf(put=lambda data: data, clock=lambda: now[0])
+    held = ArtifactStore(put=lambda data: data, clock=lambda: now[0])
     assert held.want("k", "first", []) == ({}, False)
     assert held.want("k", "second", []) == ({}, True)
     now[0] = LEASE_S - 1
@@ -151,7 +151,7 @@ def test_the_modules_of_actors_and_of_what_warms_up_import_no_torch():
     import subprocess
     import sys
 
-    script = "import sys; from opwright.cluster import board, shelf, warm; print('torch' in sys.modules)"
+    script = "import sys; from opwright.cluster import artifact_store, board, warm; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -162,12 +162,12 @@ def test_a_worker_that_was_made_ready_has_a_process_from_which_kernels_are_forke
     import sys
 
     script = """
-from opwright.checks.process import fork_servers
+from opwright.workers import pool
 from opwright.cluster.warm import warm
 
-before = dict(fork_servers._servers)
+before = dict(pool._servers)
 warm(None)
-(server,) = fork_servers._servers.values()
+(server,) = pool._servers.values()
 print(before, server._process.poll())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""When a unit is tried again, when it is over, and what is said of it."""
+"""When a work item is tried again, when it is over, and what is said of it."""
 
 from __future__ import annotations
 

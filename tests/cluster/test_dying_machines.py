@@ -1,4 +1,4 @@
-"""A unit under which machines die. Nothing is left of this cluster, so that no other test has it."""
+"""A work item under which machines die. Nothing is left of this cluster, so that no other test has it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from opwright.sweep.unit import no_step
-from tests.cluster.units import FillsTheDisk, KillsItsMachine
+from opwright.sweep.work_item import no_step
+from tests.cluster.work_items import FillsTheDisk, KillsItsMachine
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = pytest.mark.slow  # a cluster takes some seconds to start, and its workers to import torch

@@ -1,4 +1,4 @@
-"""What a unit asks Ray for: the right machine, and nothing beside what is timed."""
+"""What a work item asks Ray for: the right machine, and nothing beside what is timed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from opwright.cluster.nodes import Node, can_run, cores_for, options_for, units_at_a_time
 from opwright.cluster.warm import warm_tasks
 from opwright.machine import this_machine
-from opwright.sweep.unit import Needs
+from opwright.sweep.work_item import Needs
 
 
 def node(name, cpus, gpus=0, gpu_type=""):
@@ -25,7 +25,7 @@ ALL = [CPUS, MORE_CPUS, H100, A100]
     [
         (Needs(), {"num_cpus": 1, "num_gpus": 0}),
         (Needs(gpu=True), {"num_cpus": 1, "num_gpus": 1}),
-        # The share of a GPU: no other unit of a GPU finds fewer, and no unit of a CPU finds any.
+        # The share of a GPU: no other item of a GPU finds fewer, and no item of a CPU finds any.
         (Needs(gpu=True, alone=True), {"num_cpus": 12, "num_gpus": 1}),
         (Needs(gpu=True, gpu_type="H100"),
          {"num_cpus": 1, "num_gpus": 1, "resources": {"accelerator_type:H100": 0.001}}),

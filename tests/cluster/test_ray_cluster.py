@@ -16,18 +16,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.plan import plan
-from opwright.checks.unit import CheckUnit
-from opwright.checks.verdict import Settings
+from opwright.checks.scheduling.check_item import CheckItem
+from opwright.checks.scheduling.plan import plan
+from opwright.checks.scheduling.verdict import Settings
 from opwright.errors import CheckError
 from opwright.gallery import trig
 from opwright.machine import this_machine
 from opwright.planted import catalogue
 from opwright.planted.run import selftest
 from opwright.results import Fate, Status
-from opwright.sweep.unit import Needs, no_step
+from opwright.sweep.work_item import Needs, no_step
 from tests.cluster.machines import two_machines
-from tests.cluster.units import Answer, FillsTheDisk, KillsItsMachine
+from tests.cluster.work_items import Answer, FillsTheDisk, KillsItsMachine
 from tests.mutation import operators
 from tests.warm import run_module
 
@@ -40,7 +40,7 @@ CHECKS = ["values", "metadata", "inputs unchanged"]
 
 
 @ow.op("swept::scale")
-def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+def scale(x: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
     return a * x
 
 
@@ -62,7 +62,7 @@ def cluster(caches):
         yield executor
 
 
-def plain(report: ow.CheckReport) -> object:
+def plain(report: ow.results.CheckReport) -> object:
     """A report without the machine and times."""
     record = report.to_json()
     del record["machine"]
@@ -74,7 +74,7 @@ def plain(report: ow.CheckReport) -> object:
 def test_kernels_are_cut_for_two_machines_and_the_verdicts_are_equal(cluster):
     options = {"kernels": ["right"], "checks": [*CHECKS, "gradients", "opcheck"], "device": "cpu"}
     steps = []
-    swept = ow.check(scale, executor=cluster, progress=lambda task, what: steps.append(what), **options)
+    swept = ow.check(scale, executor=cluster, events=ow.Events(step=lambda task, what: steps.append(what)), **options)
     assert plain(swept) == plain(ow.check(scale, **options))
     waits = [what for what in steps if what == "waits for a machine"]
     assert len(waits) == 3  # one slice, and another whose cases are shared
@@ -92,9 +92,9 @@ def test_the_verdicts_are_those_of_one_machine(cluster):
 def test_what_is_finished_is_taken_up_without_running_it_again(cluster, tmp_path):
     options = {"checks": CHECKS, "device": "cpu", "executor": cluster, "resume": tmp_path / "journal"}
     said = []
-    first = ow.check(scale, kernels=["wrong"], on_resume=said.append, **options)
+    first = ow.check(scale, kernels=["wrong"], events=ow.Events(resumed=said.append), **options)
     assert said == []
-    again = ow.check(scale, kernels=["wrong", "right"], on_resume=said.append, **options)
+    again = ow.check(scale, kernels=["wrong", "right"], events=ow.Events(resumed=said.append), **options)
     assert said == [f"1 finished before are taken from {tmp_path / 'journal'}"]
     assert again.verdicts[1] == first.verdicts[0]
     assert [v.status for v in again.verdicts] == ["pass", "fail"]
@@ -112,7 +112,7 @@ def test_times_are_of_one_machine_each_and_name_it(cluster):
 
 def test_tables_are_stored_where_they_were_measured_and_here(cluster):
     @ow.op("swept::tuned")
-    def tuned(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def tuned(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x + 1
 
     tuned.python(lambda x: 1 + x, name="one")
@@ -146,7 +146,7 @@ def test_the_self_test_runs_on_it(cluster, monkeypatch):
 def test_an_operator_of_no_file_is_sent_by_value(cluster):
     def local() -> ow.Op:
         @ow.op("swept::local")
-        def local(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        def local(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
             return x + 1
 
         local.python(lambda x: 1 + x, name="right")
@@ -210,8 +210,8 @@ always.python(lambda x: 1 + x, name="right")
 @pytest.mark.compiler
 def test_a_kernel_is_compiled_once_for_both_machines(cluster, caches):
     (task,) = plan(trig.sin, this_machine(), ["cpp"], "cpu")
-    unit = CheckUnit.of(task, Settings("smoke", "", ("values",), (), 60.0))
-    results = [done.result.status for done in cluster.run([unit, unit], no_step)]
+    item = CheckItem.of(task, Settings("smoke", "", ("values",), (), 60.0))
+    results = [done.result.status for done in cluster.run([item, item], no_step)]
     assert results == [Status.PASS, Status.PASS]
     built = [
         {file.relative_to(cache): round(file.stat().st_mtime, 3) for file in cache.glob("artifacts/*trig*/*.so")}
@@ -224,8 +224,8 @@ def test_a_kernel_is_compiled_once_for_both_machines(cluster, caches):
 def test_a_gpu_that_torch_does_not_find_is_no_fault_of_the_kernel(cluster):
     assert cluster.gpu_types == ["FAKE"]
     (task,) = plan(scale, this_machine(), ["for a gpu"], "cuda")
-    unit = CheckUnit.of(dataclasses.replace(task, refused=None), Settings("quick", "", (), (), 60.0))
-    (done,) = cluster.run([unit], no_step)
+    item = CheckItem.of(dataclasses.replace(task, refused=None), Settings("quick", "", (), (), 60.0))
+    (done,) = cluster.run([item], no_step)
     assert done.lost
     assert done.result.status is Status.INCONCLUSIVE
     assert "it was tried 4 times without a result" in done.result.findings[0].message
@@ -234,7 +234,7 @@ def test_a_gpu_that_torch_does_not_find_is_no_fault_of_the_kernel(cluster):
 
 def test_a_full_disk_is_another_machines_work(cluster, tmp_path):
     steps = []
-    (done,) = cluster.run([FillsTheDisk(tmp_path / "full")], lambda unit, what: steps.append(what))
+    (done,) = cluster.run([FillsTheDisk(tmp_path / "full")], lambda item, what: steps.append(what))
     assert done.result == Answer("has space")
     assert any("its disk is full: [Errno 28] No space left on device" in step for step in steps)
 
@@ -251,7 +251,7 @@ def test_no_machine_has_what_a_unit_needs(cluster):
 def test_steps_name_the_machine_that_runs_them(cluster):
     steps = []
     ow.check(scale, kernels=["right"], checks=["values"], device="cpu", executor=cluster,
-             progress=lambda task, what: steps.append(f"{task}: {what}"))  # fmt: skip
+             events=ow.Events(step=lambda task, what: steps.append(f"{task}: {what}")))  # fmt: skip
     assert steps[0] == "swept::scale right on cpu: waits for a machine"
     assert any(step.endswith(f"[{socket.gethostname()}]") for step in steps), steps
 
@@ -273,13 +273,13 @@ two.python(lambda x: x.clone(), name="wrong")
     )
     codes, records = [], []
     for more in (["--ray", "--resume", "journal"], []):
-        command = ["check", "two.py", "--only", "values", "--jobs", "2", "--json", "out.json", *more]
+        command = ["check", "two.py", "--check", "values", "--jobs", "2", "--json", "out.json", *more]
         run = run_module("opwright", *command, cwd=tmp_path)
         codes.append(run.returncode)
         records.append(json.loads((tmp_path / "out.json").read_text()))
     assert codes == [1, 1]
     for record in records:
-        del record["machine"]
+        del record["machine"], record["made"]
         for verdict in record["verdicts"]:
             verdict["seconds"] = verdict["step_seconds"] = None
     assert records[0] == records[1]

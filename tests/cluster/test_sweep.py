@@ -1,4 +1,4 @@
-"""What the driver does with units, losses and machines that are gone, with a Ray that is made up."""
+"""What the driver does with items, losses and machines that are gone, with a Ray that is made up."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from opwright.cluster.nodes import Node
 from opwright.cluster.sweep import Sweep, Tasks
 from opwright.cluster.worker import Note, UnfitMachine
 from opwright.machine import this_machine
-from opwright.sweep.unit import Needs
-from tests.sweep.units import Square, Squared
+from opwright.sweep.work_item import Needs
+from tests.sweep.work_items import Square, Squared
 
 ray_exceptions = pytest.importorskip("ray.exceptions", reason="Ray is not installed")
 
@@ -27,15 +27,16 @@ class Ref:
 
 
 class Ray:
-    """Ends each task as ``script`` says: for a unit's number, a list of what its attempts give, the first first.
+    """Ends each task as ``script`` says: for a work item's number, a list of what its attempts give, the first first.
 
     What is an error is raised, ``"silent"`` gives nothing after the machine is gone, and everything else is a result.
     """
 
     exceptions = ray_exceptions
 
-    def __init__(self, script, nodes="ab"):
+    def __init__(self, script, nodes="ab", seconds_for_notes=0.0, leads=""):
         self.script, self.names, self.dead = script, nodes, set()
+        self.seconds_for_notes, self.leads = seconds_for_notes, leads
         self.given, self.notes, self.now = [], [], 0.0
         self.take = types.SimpleNamespace(remote=lambda: "notes")
 
@@ -49,6 +50,8 @@ class Ray:
         ref.cancelled = True
 
     def get(self, value, timeout):
+        if timeout < self.seconds_for_notes:
+            raise ray_exceptions.GetTimeoutError
         notes, self.notes = self.notes, []
         return notes
 
@@ -57,7 +60,7 @@ class Ray:
         self.chosen = options
         return self
 
-    def remote(self, parcel, where, board, shelf, *operators):
+    def remote(self, bundle, where, board, store, *operators):
         self.given.append((where.number, where.attempt, self.chosen))
         ref, outcome = Ref(where), self.script[where.number][where.attempt]
         alive = [name for name in self.names if name not in self.dead]
@@ -80,11 +83,12 @@ class Ray:
             self.ray.now += 6.0
             return super().get(block=False)
 
-    def run(self, units, steps=None):
-        nodes = [Node.of(name, f"host-{name}", this_machine(), {"CPU": 1.0}) for name in self.names]
-        note = lambda unit, what: steps.append(what) if steps is not None else None  # noqa: E731
+    def run(self, items, steps=None):
+        cpus = {name: 0.0 if name in self.leads else 1.0 for name in self.names}
+        nodes = [Node.of(name, f"host-{name}", this_machine(), {"CPU": cpus[name]}) for name in self.names]
+        note = lambda item, what: steps.append(what) if steps is not None else None  # noqa: E731
         sweep = Sweep(
-            self, Tasks(self, self), self, None, nodes, units, note, over=self.Over(self), clock=lambda: self.now
+            self, Tasks(self, self), self, None, nodes, items, note, over=self.Over(self), clock=lambda: self.now
         )
         return {done.number: done for done in sweep.results()}
 
@@ -130,13 +134,34 @@ def test_a_unit_under_which_two_machines_die_is_tried_on_no_third_one():
     assert len(ray.given) == 2
 
 
+def test_a_slow_board_hides_no_machine_that_died():
+    ray = Ray({0: ["silent", "silent", Squared(4), Squared(4)]}, nodes="abc", seconds_for_notes=10.0)
+    (done,) = ray.run([Square(0)]).values()
+    assert done.lost
+    assert len(ray.given) == 2
+
+
+class Explained(Square):
+    def without_result(self, why, remedy):
+        return why
+
+
+def test_an_item_for_which_no_machine_is_left_says_where_it_was_lost():
+    ray = Ray({0: ["silent", Squared(4)]}, leads="b")
+    (done,) = ray.run([Explained(0)]).values()
+    assert done.result.splitlines() == [
+        "no machine of the cluster has a processor for tasks",
+        "  the machine died on host-a at 'values n=5': it answers no more",
+    ]
+
+
 def test_units_of_one_subject_share_what_is_known_of_dead_machines():
-    of_one = Needs(subject="a kernel")
+    of_one = Needs(whole="a kernel")
     ray = Ray({0: ["silent", "silent"], **{n: [Squared(n * n)] * 3 for n in range(1, 40)}}, nodes="abc")
     found = ray.run([Square(n, of_one) if n < 30 else Square(n) for n in range(40)])
     lost = {n for n in found if found[n].lost}
     assert {0, 29} <= lost
-    assert lost < set(range(30))  # those that had ended before have results; and what is of another subject
+    assert lost < set(range(30))  # those that had ended before have results; and what is part of another item
     begun = {number for number, attempt, _ in ray.given}
     assert 29 not in begun
 

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases
 from opwright.errors import CheckError
+from tests.sampled import quick
 
 
 def contract_of(function):
@@ -45,25 +46,33 @@ def taken(function, condition, level="quick"):
 
 @pytest.mark.parametrize(
     ("function", "condition"),
-    [
-        (attention, lambda q, k: q.shape[3] in (64, 128)),
-        # Large inputs.
-        pytest.param(attention, lambda q, k: q.shape[2] % 16 == 0 and k.shape[2] == q.shape[2], marks=pytest.mark.slow),
-        pytest.param(
-            attention,
-            lambda q, k: q.shape[2] % 128 == 0 and k.shape[2] % 64 == 0 and q.shape[3] == 64,
-            marks=pytest.mark.slow,
-        ),
-        (attention, lambda q, k: q.shape[1] % 2 == 0 and q.shape[3] & (q.shape[3] - 1) == 0),
-        (matrices, lambda x, y, a, causal: x.shape[1] == y.shape[0]),
-        (matrices, lambda x, y, a, causal: x.shape == y.shape),
-        (matrices, lambda x, y, a, causal: x.shape[0] == 3 * y.shape[0]),
-        (matrices, lambda x, y, a, causal: x.shape[0] == y.shape[0] * y.shape[1]),
-        (matrices, lambda x, y, a, causal: x.shape[0] >= 100 and y.shape[1] >= 50),
-        (matrices, lambda x, y, a, causal: x.shape[1] % 8 == 0 and y.shape[1] % 32 == 0 and y.shape[0] == 1),
-        (flat, lambda x: x.numel() % 64 == 0 and x.numel() > 0),
-        (flat, lambda x: x.dim() == 2 and x.shape[1] % 4 == 0),
-    ],
+    quick(
+        [
+            (attention, lambda q, k: q.shape[3] in (64, 128)),
+            # Large inputs.
+            pytest.param(
+                attention, lambda q, k: q.shape[2] % 16 == 0 and k.shape[2] == q.shape[2], marks=pytest.mark.slow
+            ),
+            pytest.param(
+                attention,
+                lambda q, k: q.shape[2] % 128 == 0 and k.shape[2] % 64 == 0 and q.shape[3] == 64,
+                marks=pytest.mark.slow,
+            ),
+            (attention, lambda q, k: q.shape[1] % 2 == 0 and q.shape[3] & (q.shape[3] - 1) == 0),
+            (matrices, lambda x, y, a, causal: x.shape[1] == y.shape[0]),
+            (matrices, lambda x, y, a, causal: x.shape == y.shape),
+            (matrices, lambda x, y, a, causal: x.shape[0] == 3 * y.shape[0]),
+            (matrices, lambda x, y, a, causal: x.shape[0] == y.shape[0] * y.shape[1]),
+            (matrices, lambda x, y, a, causal: x.shape[0] >= 100 and y.shape[1] >= 50),
+            (matrices, lambda x, y, a, causal: x.shape[1] % 8 == 0 and y.shape[1] % 32 == 0 and y.shape[0] == 1),
+            (flat, lambda x: x.numel() % 64 == 0 and x.numel() > 0),
+            (flat, lambda x: x.dim() == 2 and x.shape[1] % 4 == 0),
+        ],
+        0,
+        6,
+        10,
+        11,
+    ),
 )
 def test_sizes_are_found_and_vary(function, condition):
     found, good = taken(function, condition)
@@ -92,6 +101,7 @@ def test_where_the_usual_sizes_are_taken_nothing_else_is_tried():
     assert taken(attention, lambda q, k: True)[0] == cases(contract_of(attention), "quick")
 
 
+@pytest.mark.slow
 def test_where_nothing_is_taken_the_usual_cases_remain_to_be_counted():
     found, good = taken(matrices, lambda x, y, a, causal: x.shape[0] == 12345)
     assert good == []

@@ -9,11 +9,12 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.contract.inputs.arguments import always_its_default, arguments_of
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.layouts import LAYOUTS
+from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import elements, smaller
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
@@ -36,9 +37,9 @@ def test_every_boundary_of_every_dim_is_there():
 
 def test_arguments_of_which_only_sizes_are_wanted_are_as_large_and_values_that_are_stated_are_drawn():
     def gather(
-        x: Float[Tensor, "n #m"],
-        at: Annotated[Int[Tensor, "k"], ow.values(0, "n-1")],
-        weight: Annotated[Float32[Tensor, "k"], ow.values(0.5, 1.0)],
+        x: Float[Tensor, " n #m"],
+        at: Annotated[Int[Tensor, " k"], ow.values(0, "n-1")],
+        weight: Annotated[Float32[Tensor, " k"], ow.values(0.5, 1.0)],
         bias: Float[Tensor, ""] | None = None,
         factor: float = 2.0,
     ) -> Float[Tensor, "k m"]:
@@ -85,6 +86,7 @@ def test_every_dtype_and_layout_is_there_and_a_kernels_dtypes_restrict_them():
     assert {c.layout for c in everything} == {
         *LAYOUTS,
         "far",
+        "far_inner",
         *(f"{k}:{a}" for k in ("sliced", "offset", "transposed", "expanded", "repeated") for a in "ab"),
     }
     assert {c.dtype for c in cases(contract_of(matmul), "quick", [torch.float64])} == {torch.float64}
@@ -157,7 +159,7 @@ def test_every_dim_is_long_at_once_in_some_case():
 
 
 def test_axes_that_may_broadcast_have_size_1_in_some_case():
-    def f(x: Float[Tensor, "n"], y: Float[Tensor, "#n"]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], y: Float[Tensor, "#n"]) -> Float[Tensor, " n"]:
         return x + y
 
     contract = contract_of(f)
@@ -167,12 +169,12 @@ def test_axes_that_may_broadcast_have_size_1_in_some_case():
 
 def test_scalars_vary_unless_only_their_default_is_known():
     def f(
-        x: Float[Tensor, "n"],
+        x: Float[Tensor, " n"],
         scale: float | None = None,
         times: Annotated[int, ow.values(2, 4)] = 1,
         dim: int = 0,
         mode: str | None = None,
-    ) -> Float[Tensor, "n"]:
+    ) -> Float[Tensor, " n"]:
         return x
 
     contract = contract_of(f)
@@ -186,7 +188,7 @@ def test_scalars_vary_unless_only_their_default_is_known():
 
 
 def test_memory_around_sliced_and_offset_tensors_is_poisoned():
-    def f(x: Float[Tensor, "n"], i: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], i: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x + i
 
     contract = contract_of(f)
@@ -202,12 +204,12 @@ def test_memory_around_sliced_and_offset_tensors_is_poisoned():
 
 def test_values_are_drawn_from_where_the_author_said():
     def f(
-        x: Annotated[Float[Tensor, "n"], ow.values(0, 1)],
-        i: Annotated[Int[Tensor, "n"], ow.values(2, 3)],
+        x: Annotated[Float[Tensor, " n"], ow.values(0, 1)],
+        i: Annotated[Int[Tensor, " n"], ow.values(2, 3)],
         mode: Annotated[str, ow.values(one_of=("sum", "mean"))],
         k: Annotated[int, ow.values(4, 5)],
         s: Annotated[float, ow.values(low=7)],
-    ) -> Float[Tensor, "n"]:
+    ) -> Float[Tensor, " n"]:
         return x
 
     contract = contract_of(f)
@@ -220,21 +222,21 @@ def test_values_are_drawn_from_where_the_author_said():
         assert s >= 7
 
 
-def test_optional_arguments_are_present_in_some_cases_and_absent_in_one():
+def test_optional_arguments_are_present_in_most_cases_and_absent_in_a_few():
     def f(
-        x: Float[Tensor, "n"], bias: Float[Tensor, "n"] | None = None, keep: Bool[Tensor, "n"] | None = None
-    ) -> Float[Tensor, "n"]:
+        x: Float[Tensor, " n"], bias: Float[Tensor, " n"] | None = None, keep: Bool[Tensor, " n"] | None = None
+    ) -> Float[Tensor, " n"]:
         return x
 
     contract = contract_of(f)
     absent = [c for c in cases(contract, "quick") if c.absent]
-    assert len(absent) == 1
+    assert [(dict(c.sizes)["n"], c.layout) for c in absent] == [(5, "contiguous"), (129, "contiguous"), (5, "sliced")]
     assert arguments_of(contract, absent[0], "cpu")[1:] == (None, None)
     assert parse_case(contract, str(absent[0])) == absent[0]
 
 
 def test_a_str_without_values_is_refused_with_what_to_write():
-    def f(x: Float[Tensor, "n"], mode: str) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], mode: str) -> Float[Tensor, " n"]:
         return x
 
     contract = contract_of(f)
@@ -243,7 +245,7 @@ def test_a_str_without_values_is_refused_with_what_to_write():
 
 
 def test_expressions_fixed_sizes_and_int_arguments_shape_the_inputs():
-    def f(x: Float32[Tensor, "n"], w: Float32[Tensor, "n+k 3"], k: int) -> Float32[Tensor, "n"]:
+    def f(x: Float32[Tensor, " n"], w: Float32[Tensor, "n+k 3"], k: int) -> Float32[Tensor, " n"]:
         return x
 
     contract = contract_of(f)
@@ -253,7 +255,7 @@ def test_expressions_fixed_sizes_and_int_arguments_shape_the_inputs():
 
 
 def test_numpy_contracts_have_no_bfloat16():
-    def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    def f(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         return x * 2
 
     assert torch.bfloat16 not in {c.dtype for c in cases(contract_of(f), "quick")}
@@ -270,3 +272,35 @@ def test_shrinking_proposes_only_simpler_cases():
     for candidate in smaller(contract, case):
         assert candidate.layout == "contiguous" or elements(contract, candidate) <= elements(contract, case)
         assert candidate != case
+
+
+def test_an_axis_of_any_size_gets_every_boundary_and_is_the_same_in_all_arguments():
+    def dot(x: Float[Tensor, " _"], y: Float[Tensor, " _"], rows: Float[Tensor, "... _"]) -> Float[Tensor, ""]:
+        return x.sum() + y.sum() + rows.sum()
+
+    contract = contract_of(dot)
+    found = [c for c in cases(contract, "quick") if c.layout == "contiguous"]
+    shapes = [[t.shape for t in arguments_of(contract, case, "meta")] for case in found]
+    assert {0, 1, 2, 31, 33, 127, 129, 1023, 1025, 65_537} <= {x[0] for x, _, _ in shapes}
+    assert {0, 1, 33, 65_537} <= {rows[-1] for _, _, rows in shapes}
+    assert all(x == y for x, y, _ in shapes)
+    apart = [c for c in cases(contract, "quick", admits=lambda case: True) if "y[0]" in dict(c.sizes)]
+    assert {(x.shape[0], y.shape[0]) for x, y, _ in (arguments_of(contract, c, "meta") for c in apart)} == {
+        (5, 9), (5, 1),
+    }  # fmt: skip
+    assert [parse_case(contract, str(case)) for case in apart] == apart
+    assert not [c for c in cases(contract, "quick", admits=lambda case: "y[0]" not in str(case)) if "y[0]" in str(c)]
+
+
+def test_samples_have_the_sizes_of_axes_of_any_size():
+    @ow.op("cases::of_any_size")
+    def of_any_size(x: Float[Tensor, "... _"], y: Float[Tensor, "_ k"]) -> Float[Tensor, ""]:
+        return x.sum() + y.sum()
+
+    @of_any_size.samples
+    def samples():
+        yield torch.ones(2, 3, 4), torch.ones(5, 6)
+
+    (case,) = sample_cases(of_any_size.contract)
+    assert dict(case.sizes) == {"_1": 4, "_0": 5, "k": 6}
+    assert parse_case(of_any_size.contract, str(case)) == case

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.contract.contract import Contract
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.contract.numpy.ufuncs import UFUNCS
 from opwright.contract.reference import fresh_outputs, replace_globals
 from opwright.errors import ContractError
@@ -29,7 +29,7 @@ def contract_of(function: object) -> Contract:
 def test_a_numpy_reference_runs_by_numpy_itself_on_plain_cpu_tensors() -> None:
     seen = []
 
-    def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    def f(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         seen.append(type(x))
         return helper(x)
 
@@ -41,7 +41,7 @@ def test_a_numpy_reference_runs_by_numpy_itself_on_plain_cpu_tensors() -> None:
 
 
 def test_the_traceable_form_of_a_numpy_reference_agrees_and_differentiates() -> None:
-    def f(x: Float[np.ndarray, "n"], k: int) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, ""]]:
+    def f(x: Float[np.ndarray, " n"], k: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, ""]]:
         y = helper(x) ** k
         return y, y.sum()
 
@@ -55,7 +55,7 @@ def test_the_traceable_form_of_a_numpy_reference_agrees_and_differentiates() -> 
 
 
 def test_a_numpy_reference_takes_a_view_that_numpy_reverses() -> None:
-    def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    def f(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         return x[::-1]
 
     (out,) = contract_of(f).reference([torch.arange(3.0)])
@@ -64,7 +64,7 @@ def test_a_numpy_reference_takes_a_view_that_numpy_reverses() -> None:
 
 
 def test_numpy_scalars_become_tensors() -> None:
-    def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, ""]:
+    def f(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, ""]:
         return x.sum()
 
     (out,) = contract_of(f).reference([torch.ones(3, dtype=torch.float64)])
@@ -73,7 +73,7 @@ def test_numpy_scalars_become_tensors() -> None:
 
 
 def test_a_conjugated_complex_tensor_reaches_numpy() -> None:
-    def f(x: Complex[np.ndarray, "n"]) -> Complex[np.ndarray, "n"]:
+    def f(x: Complex[np.ndarray, " n"]) -> Complex[np.ndarray, " n"]:
         return x * 1
 
     x = torch.tensor([1 + 2j]).conj()
@@ -110,7 +110,7 @@ def test_a_reference_that_breaks_its_promise_is_reported(returned: str) -> None:
 
 
 def test_a_list_of_tensors_reaches_a_numpy_reference_as_arrays() -> None:
-    def f(xs: list[Float[np.ndarray, "n"]]) -> Float[np.ndarray, "n"]:
+    def f(xs: list[Float[np.ndarray, " n"]]) -> Float[np.ndarray, " n"]:
         return np.add(xs[0], xs[1])
 
     contract, xs = contract_of(f), [torch.ones(2), torch.ones(2)]
@@ -119,7 +119,7 @@ def test_a_list_of_tensors_reaches_a_numpy_reference_as_arrays() -> None:
 
 
 def test_an_absent_optional_reaches_a_numpy_reference_as_none() -> None:
-    def f(x: Int[np.ndarray, "n"], y: Int[np.ndarray, "n"] | None = None) -> Int[np.ndarray, "n"]:
+    def f(x: Int[np.ndarray, " n"], y: Int[np.ndarray, " n"] | None = None) -> Int[np.ndarray, " n"]:
         return x if y is None else x + y
 
     contract = contract_of(f)
@@ -142,7 +142,7 @@ def test_replacing_globals_reaches_closures_helpers_and_recursion() -> None:
 
 def test_arrays_that_a_numpy_reference_makes_are_beside_its_arguments():
     @ow.op("testreference::own")
-    def own(x: Float[np.ndarray, "n"], k: int) -> Float[np.ndarray, "k n"]:
+    def own(x: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "k n"]:
         return np.where(x > np.arange(k)[:, None], x, x * 0)
 
     (out,) = own.contract.traceable((torch.zeros(5, device="meta"), 3))
@@ -153,7 +153,7 @@ def test_arrays_that_a_numpy_reference_makes_are_beside_its_arguments():
 def test_steps_on_tensors_that_differ_from_numpy_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient is derived from these steps."""
 
-    def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    def f(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         return np.square(x)
 
     contract = contract_of(f)
@@ -165,7 +165,7 @@ def test_steps_on_tensors_that_differ_from_numpy_are_found(monkeypatch: pytest.M
 
 
 def test_an_element_is_a_copy_in_gradients_and_vmap() -> None:
-    def swap(a: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    def swap(a: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         a = a * 1
         t = a[0]
         a[0] = a[1]

@@ -23,7 +23,7 @@ from tests.sampled import quick
 @pytest.fixture
 def sums(namespace):
     @ow.op(f"{namespace}::sums")
-    def sums(x: Float[Tensor, "t d"], ends: Int64[Tensor, "b"], scale: float = 1.0) -> Float[Tensor, "b d"]:
+    def sums(x: Float[Tensor, "t d"], ends: Int64[Tensor, " b"], scale: float = 1.0) -> Float[Tensor, "b d"]:
         if (ends.diff() < 0).any() or (ends.numel() and not 0 <= ends[-1] <= x.shape[0]):
             raise ValueError("ends descend")
         starts = torch.cat([ends.new_zeros(1), ends])[: ends.shape[0]]
@@ -92,7 +92,7 @@ def test_they_are_timed_when_no_sizes_are_asked_for(sums):
     ("function", "message"),
     [
         (lambda: [torch.ones(2)], "op.samples yields Tensor"),
-        (lambda: [(torch.ones(2), torch.ones(1, dtype=torch.int64))], "sample 0 of op.samples is no call"),
+        (lambda: [(torch.ones(2), torch.ones(1, dtype=torch.int64))], "sample 0 of op.samples must be a call"),
         (lambda: [{"y": torch.ones(2)}], "has no argument 'y'"),
         (lambda: 1 // 0, "op.samples raised ZeroDivisionError"),
     ],
@@ -107,7 +107,7 @@ def test_wrong_samples_are_refused(sums, function, message):
 def test_a_wrong_sample_is_no_fault_of_a_kernel(sums):
     sums.python(lambda x, ends, scale=1.0: sums.contract.function(x, ends, scale), name="kernel")
     sums.samples(lambda: [(torch.ones(2), torch.ones(1, dtype=torch.int64))])
-    with pytest.raises(CheckError, match=r"sample 0 of op\.samples is no call"):
+    with pytest.raises(CheckError, match=r"sample 0 of op\.samples must be a call"):
         ow.check(sums, device="cpu", checks=["values"])
 
 
@@ -117,7 +117,7 @@ def test_samples_that_are_wrong_in_a_worker_only(sums):
     parent = os.getpid()
     sums.samples(lambda: [] if os.getpid() == parent else 1 // 0)
     (verdict,) = ow.check(sums, device="cpu", checks=["values"]).verdicts
-    assert verdict.status is ow.Status.FAIL
+    assert verdict.status is ow.results.Status.FAIL
     assert verdict.reason.startswith("nothing could be checked: inputs: ")
     assert not verdict.findings
     assert any("op.samples raised ZeroDivisionError" in n.reason for n in verdict.not_checked)
@@ -135,7 +135,7 @@ def test_a_case_of_no_sample_is_refused(sums):
 @pytest.mark.parametrize("dtypes", quick([[torch.complex64, torch.float32], None], 0), ids=["two", "all"])
 def test_samples_that_are_lazily_conjugated_or_negated_are_what_kernels_get(namespace, dtypes):
     @ow.op(f"{namespace}::twice")
-    def twice(x: Inexact[Tensor, "n"]) -> Inexact[Tensor, "n"]:
+    def twice(x: Inexact[Tensor, " n"]) -> Inexact[Tensor, " n"]:
         return 2 * x
 
     @twice.samples

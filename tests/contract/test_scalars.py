@@ -20,11 +20,13 @@ class Mode(enum.StrEnum):
     MEAN = "mean"
 
 
-def reduce(x: Float[Tensor, "n m"], how: Literal["sum", "mean"] = "sum", axis: Literal[0, 1] = 0) -> Float[Tensor, "_"]:
+def reduce(
+    x: Float[Tensor, "n m"], how: Literal["sum", "mean"] = "sum", axis: Literal[0, 1] = 0
+) -> Float[Tensor, " _"]:
     return getattr(x, how)(axis)
 
 
-def reduce_by(x: Float[Tensor, "n m"], how: Mode, keep: Mode | None = None) -> Float[Tensor, "m"]:
+def reduce_by(x: Float[Tensor, "n m"], how: Mode, keep: Mode | None = None) -> Float[Tensor, " m"]:
     return x.sum(0) if how == Mode.SUM else x.mean(0)
 
 
@@ -43,9 +45,9 @@ def test_only_the_choices_are_taken(define):
     x = torch.arange(6.0).view(2, 3)
     for call in (operator, operator.overload):
         assert call(x, "mean", 1).tolist() == [1, 4]
-        with pytest.raises(ow.ArgumentError, match="'how' should be one of 'sum', 'mean', but it is str 'max'"):
+        with pytest.raises(ow.errors.ArgumentError, match="'how' must be one of 'sum', 'mean', got str 'max'"):
             call(x, "max")
-        with pytest.raises(ow.ArgumentError, match="argument 'axis' should be one of 0, 1, but it is int 2"):
+        with pytest.raises(ow.errors.ArgumentError, match="argument 'axis' must be one of 0, 1, got int 2"):
             call(x, "sum", 2)
     assert "how: 'sum' | 'mean' = 'sum', axis: 0 | 1 = 0" in operator.contract.call_form
     compiled = torch.compile(lambda x: operator(x, "mean", 1), fullgraph=True)
@@ -57,7 +59,7 @@ def test_an_enumeration_of_strings(define):
     x = torch.ones(2, 3)
     assert operator(x, Mode.MEAN).tolist() == operator(x, "mean").tolist() == [1, 1, 1]
     assert operator.overload(x, Mode.SUM).tolist() == [2, 2, 2]
-    with pytest.raises(ow.ArgumentError, match="one of 'sum', 'mean', but it is str 'median'"):
+    with pytest.raises(ow.errors.ArgumentError, match="one of 'sum', 'mean', got str 'median'"):
         operator(x, "median")
 
 
@@ -75,7 +77,7 @@ def test_tuples_have_their_length(define):
     assert operator(x, (1, 2)).shape == operator.overload(x, [1, 2]).shape == (3, 2)
     assert operator(x, (0, 0), (1.0, 2.0)).item() == 4
     for wrong in ((1,), (1, 2, 3)):
-        with pytest.raises(ow.ArgumentError, match="argument 'before' should be 2 ints"):
+        with pytest.raises(ow.errors.ArgumentError, match="argument 'before' must be 2 ints"):
             operator(x, wrong)
     drawn = {arguments_of(operator.contract, case, "cpu")[1] for case in cases(operator.contract, "quick")}
     assert all(len(each) == 2 for each in drawn)
@@ -83,6 +85,7 @@ def test_tuples_have_their_length(define):
     assert "before: tuple[int, int], scale: list[float] = ()" in operator.contract.call_form
 
 
+@pytest.mark.slow
 def test_a_kernel_that_forgets_a_choice_is_found(define):
     operator = define(reduce)
     operator.python(lambda x, how="sum", axis=0: getattr(x, how)(axis), name="right")
@@ -99,14 +102,15 @@ def test_what_a_schema_cannot_express_is_refused(define):
             return x
 
         f.__annotations__ = {"x": Float[Tensor, "n"], "y": annotation, "return": Float[Tensor, "n"]}
-        with pytest.raises(ow.ContractError, match="which a schema cannot express"):
+        with pytest.raises(ow.errors.ContractError, match="which a schema cannot express"):
             define(f)
 
 
-def named(x: Float[Tensor, "n m"], how: Mode = Mode.SUM) -> Float[Tensor, "m"]:
+def named(x: Float[Tensor, "n m"], how: Mode = Mode.SUM) -> Float[Tensor, " m"]:
     return getattr(x, how.value)(0) ** (1 if how is Mode.SUM else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [Mode.MEAN, "mean"])
 def test_the_reference_and_kernels_get_members_on_every_path(define, how):
     operator = define(named)
@@ -135,5 +139,5 @@ def test_the_reference_and_kernels_get_members_on_every_path(define, how):
     calls()
     assert seen == {Mode}
     assert operator(x).tolist() == x.sum(0).tolist()
-    with pytest.raises(ow.ArgumentError, match="should be one of 'sum', 'mean', but it is str 'median'"):
+    with pytest.raises(ow.errors.ArgumentError, match="must be one of 'sum', 'mean', got str 'median'"):
         operator(x, "median")

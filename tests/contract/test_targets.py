@@ -13,18 +13,18 @@ from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.targets import Target, targets
 
-Class = Annotated[Int64[Tensor, "b *n"], ow.values(0, "c-1")]
+Class = Annotated[Int64[Tensor, " b *n"], ow.values(0, "c-1")]
 
 
 def made(namespace, function):
     return ow.op(f"{namespace}::{function.__name__}")(function).contract
 
 
-def in_the_middle(x: Float[Tensor, "b c *n"], place: Class) -> Float[Tensor, "b *n"]:
+def in_the_middle(x: Float[Tensor, "b c *n"], place: Class) -> Float[Tensor, " b *n"]:
     return x.gather(1, place.unsqueeze(1)).squeeze(1)
 
 
-def at_the_end(place: Class, x: Float[Tensor, "b *n c"]) -> Float[Tensor, "b *n"]:
+def at_the_end(place: Class, x: Float[Tensor, "b *n c"]) -> Float[Tensor, " b *n"]:
     return x.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
@@ -32,13 +32,13 @@ def of_a_table(table: Float[Tensor, "c d"], place: Class) -> Float[Tensor, "b *n
     return table[place]
 
 
-def stated(x: Annotated[Float[Tensor, "b *n c"], ow.probabilities()], place: Class) -> Float[Tensor, "b *n"]:
+def stated(x: Annotated[Float[Tensor, "b *n c"], ow.inputs.probabilities()], place: Class) -> Float[Tensor, " b *n"]:
     return x.gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
 
 def other_places(
-    x: Float[Tensor, "b c"], place: Annotated[Int64[Tensor, "b"], ow.values(0, "c")]
-) -> Float[Tensor, "b"]:
+    x: Float[Tensor, "b c"], place: Annotated[Int64[Tensor, " b"], ow.values(0, "c")]
+) -> Float[Tensor, " b"]:
     return x.sum(1) + place
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Complex, Float, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
@@ -29,8 +29,8 @@ def drawn(function, case):
 
 
 def losses(
-    logits: Float[Tensor, "t v"], labels: Annotated[Int64[Tensor, "t"], ow.values(0, "v-1", also=(-100,))]
-) -> Float[Tensor, "t"]:
+    logits: Float[Tensor, "t v"], labels: Annotated[Int64[Tensor, " t"], ow.values(0, "v-1", also=(-100,))]
+) -> Float[Tensor, " t"]:
     return torch.nn.functional.cross_entropy(logits, labels, reduction="none", ignore_index=-100)
 
 
@@ -58,10 +58,10 @@ def test_the_reference_runs_on_every_case_of_which_there_are_values():
 
 def test_unique_sorted_and_a_permutation():
     def f(
-        x: Float[Tensor, "n"],
-        order: Annotated[Int64[Tensor, "n"], ow.values(0, "n-1", unique=True)],
+        x: Float[Tensor, " n"],
+        order: Annotated[Int64[Tensor, " n"], ow.values(0, "n-1", unique=True)],
         ascending: Annotated[Int64[Tensor, "2 n"], ow.values(0, 3, sorted=True)],
-    ) -> Float[Tensor, "n"]:
+    ) -> Float[Tensor, " n"]:
         return x[order]
 
     _, order, ascending = drawn(f, "n=50")
@@ -72,7 +72,9 @@ def test_unique_sorted_and_a_permutation():
 
 def test_offsets_reach_from_nought_to_the_total_and_never_descend():
     def f(
-        x: Float[Tensor, "t d"], offsets: Annotated[Int32[Tensor, "b+1"], ow.offsets("t")], b_like: Float[Tensor, "b"]
+        x: Float[Tensor, "t d"],
+        offsets: Annotated[Int32[Tensor, "b+1"], ow.inputs.offsets("t")],
+        b_like: Float[Tensor, "b"],
     ) -> Float[Tensor, "b d"]:
         return torch.stack([x[i:j].sum(0) for i, j in itertools.pairwise(offsets)])
 
@@ -85,7 +87,7 @@ def test_offsets_reach_from_nought_to_the_total_and_never_descend():
 
 
 def test_bounds_of_numbers_may_follow_dims_too():
-    def f(x: Float[Tensor, "n"], k: Annotated[int, ow.values(1, "n")]) -> Float[Tensor, "k"]:
+    def f(x: Float[Tensor, " n"], k: Annotated[int, ow.values(1, "n")]) -> Float[Tensor, " k"]:
         return x.topk(k).values
 
     assert all(1 <= drawn(f, f"n={n}")[1] <= n for n in range(1, 20))
@@ -94,7 +96,7 @@ def test_bounds_of_numbers_may_follow_dims_too():
 
 
 def test_too_few_values_for_a_size_are_a_reason_to_skip_it():
-    def f(x: Annotated[Int64[Tensor, "n"], ow.values(0, 3, unique=True)]) -> Int64[Tensor, "n"]:
+    def f(x: Annotated[Int64[Tensor, " n"], ow.values(0, 3, unique=True)]) -> Int64[Tensor, " n"]:
         return x
 
     assert sorted(drawn(f, "n=4")[0].tolist()) == [0, 1, 2, 3]
@@ -108,38 +110,38 @@ def test_wrong_statements_are_refused():
         (lambda: ow.values(2, 1), "is empty"),
         (lambda: ow.values(0, 1, one_of=(1,)), "a range or one_of"),
         (lambda: ow.values(0, 9, unique=True, sorted=True), "neither sorted nor also"),
-        (lambda: ow.offsets("t("), "cannot be computed"),
-        (lambda: ow.offsets(-3), "nothing to divide"),
+        (lambda: ow.inputs.offsets("t("), "cannot be computed"),
+        (lambda: ow.inputs.offsets(-3), "nothing to divide"),
         (lambda: ow.values(one_of=(1,), also=(2,)), "a range or one_of"),
         (lambda: ow.values(0, float("nan")), "is not a number"),
         (lambda: ow.values([0], 3), "is not a number"),
         (lambda: ow.values(zeros=2), "is not a share"),
     ):
-        with pytest.raises(ow.ContractError, match=message):
+        with pytest.raises(ow.errors.ContractError, match=message):
             wrong()
 
-    def unknown(x: Annotated[Int64[Tensor, "n"], ow.values(0, "q")]) -> Int64[Tensor, "n"]:
+    def unknown(x: Annotated[Int64[Tensor, " n"], ow.values(0, "q")]) -> Int64[Tensor, " n"]:
         return x
 
     def several(x: Annotated[Int64[Tensor, "*n"], ow.values(0, "n")]) -> Int64[Tensor, "*n"]:
         return x
 
     for function in (unknown, several):
-        with pytest.raises(ow.ContractError, match="the values of 'x' are computed from"):
+        with pytest.raises(ow.errors.ContractError, match="the values of 'x' are computed from"):
             contract_of(function)
 
 
 @pytest.mark.parametrize(
     ("annotation", "message"),
     [
-        (Annotated[Int64[Tensor, "n"], ow.values(0, 3), ow.offsets("n")], "states values twice"),
-        (Annotated[Int64[Tensor, "n"], ow.values(0, 3, also=(1.5,))], "1.5 is no value of torch.int64"),
-        (Annotated[UInt8[Tensor, "n"], ow.values(0, 3, also=(-1,))], "-1 is no value of torch.uint8"),
-        (Annotated[Int64[Tensor, "n"], ow.values(one_of=(0, "n-1"))], "'n-1' is no value"),
-        (Annotated[Bool[Tensor, "n"], ow.values(unique=True)], "unique is not possible in torch.bool"),
-        (Annotated[Complex[Tensor, "n"], ow.values(sorted=True)], "sorted is not possible"),
-        (Annotated[Float[Tensor, "n"], ow.offsets("n")], "offsets is not possible"),
-        (Annotated[Int64[Tensor, "n"], ow.probabilities()], "probabilities is not possible in torch.int64"),
+        (Annotated[Int64[Tensor, " n"], ow.values(0, 3), ow.inputs.offsets("n")], "states values twice"),
+        (Annotated[Int64[Tensor, " n"], ow.values(0, 3, also=(1.5,))], "1.5 is not a value of torch.int64"),
+        (Annotated[UInt8[Tensor, " n"], ow.values(0, 3, also=(-1,))], "-1 is not a value of torch.uint8"),
+        (Annotated[Int64[Tensor, " n"], ow.values(one_of=(0, "n-1"))], "'n-1' is not a value"),
+        (Annotated[Bool[Tensor, " n"], ow.values(unique=True)], "unique is not possible in torch.bool"),
+        (Annotated[Complex[Tensor, " n"], ow.values(sorted=True)], "sorted is not possible"),
+        (Annotated[Float[Tensor, " n"], ow.inputs.offsets("n")], "offsets is not possible"),
+        (Annotated[Int64[Tensor, " n"], ow.inputs.probabilities()], "probabilities is not possible in torch.int64"),
     ],
 )
 def test_values_that_cannot_be_are_refused_at_definition(annotation, message):
@@ -147,25 +149,25 @@ def test_values_that_cannot_be_are_refused_at_definition(annotation, message):
         return x
 
     f.__annotations__ = {"x": annotation, "k": int, "return": Float[Tensor, "n"]}
-    with pytest.raises(ow.ContractError) as error:
+    with pytest.raises(ow.errors.ContractError) as error:
         contract_of(f)
     assert message in str(error.value)
 
 
 def test_one_number_is_not_arranged():
-    def f(x: Float[Tensor, "n"], k: Annotated[int, ow.offsets("n")]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], k: Annotated[int, ow.inputs.offsets("n")]) -> Float[Tensor, " n"]:
         return x
 
-    with pytest.raises(ow.ContractError, match="offsets is of tensors, and this is one number"):
+    with pytest.raises(ow.errors.ContractError, match="offsets is of tensors, and this is one number"):
         contract_of(f)
 
 
 def test_integers_never_wrap():
     def f(
         x: Float[Tensor, "n"],
-        index: Annotated[Int[Tensor, "m"], ow.values(0, "n-1")],
-        ends: Annotated[Int[Tensor, "m"], ow.offsets("n")],
-    ) -> Float[Tensor, "m"]:
+        index: Annotated[Int[Tensor, " m"], ow.values(0, "n-1")],
+        ends: Annotated[Int[Tensor, " m"], ow.inputs.offsets("n")],
+    ) -> Float[Tensor, " m"]:
         return x[index]
 
     for n in (100, 1000, 100_000):
@@ -185,7 +187,7 @@ def test_integers_never_wrap():
 
 
 def test_a_bound_that_cannot_be_computed_is_a_reason_to_skip_the_case():
-    def f(x: Annotated[Int64[Tensor, "n"], ow.values(0, "10//(n-n)")]) -> Int64[Tensor, "n"]:
+    def f(x: Annotated[Int64[Tensor, " n"], ow.values(0, "10//(n-n)")]) -> Int64[Tensor, " n"]:
         return x
 
     with pytest.raises(CheckError, match="a bound of the values cannot be computed"):
@@ -195,9 +197,9 @@ def test_a_bound_that_cannot_be_computed_is_a_reason_to_skip_the_case():
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
 def test_unique_floats_and_few_of_many_integers(dtype):
     def f(
-        x: Annotated[Float[Tensor, "n"], ow.values(unique=True)],
-        ids: Annotated[Int64[Tensor, "n"], ow.values(0, 10**12, unique=True)],
-    ) -> Float[Tensor, "n"]:
+        x: Annotated[Float[Tensor, " n"], ow.values(unique=True)],
+        ids: Annotated[Int64[Tensor, " n"], ow.values(0, 10**12, unique=True)],
+    ) -> Float[Tensor, " n"]:
         return x
 
     x, ids = drawn(f, f"n=1025 dtype={dtype}")
@@ -206,11 +208,11 @@ def test_unique_floats_and_few_of_many_integers(dtype):
 
 def test_distributions_and_matrices():
     def f(
-        p: Annotated[Float[Tensor, "n k"], ow.probabilities()],
-        spd: Annotated[Float[Tensor, "b m m"], ow.positive_definite()],
-        a: Annotated[Float[Tensor, "m k"], ow.well_conditioned()],
+        p: Annotated[Float[Tensor, "n k"], ow.inputs.probabilities()],
+        spd: Annotated[Float[Tensor, "b m m"], ow.inputs.positive_definite()],
+        a: Annotated[Float[Tensor, "m k"], ow.inputs.well_conditioned()],
         sparse: Annotated[Float[Tensor, "n k"], ow.values(zeros=0.9)],
-        mask: Annotated[Bool[Tensor, "k k"], ow.drawn_by(lambda shape, generator: torch.ones(shape).tril())],
+        mask: Annotated[Bool[Tensor, "k k"], ow.inputs.drawn_by(lambda shape, generator: torch.ones(shape).tril())],
     ) -> Float[Tensor, "n k"]:
         return p
 
@@ -226,7 +228,7 @@ def test_distributions_and_matrices():
 
 
 def test_what_goes_together_stays_together_in_a_benchmark():
-    def f(x: Float[Tensor, "n"], ends: Annotated[Int64[Tensor, "m"], ow.offsets("n")]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], ends: Annotated[Int64[Tensor, " m"], ow.inputs.offsets("n")]) -> Float[Tensor, " n"]:
         return x
 
     operator = ow.op("inputs::stays")(f)
@@ -238,7 +240,7 @@ def test_what_goes_together_stays_together_in_a_benchmark():
 
 
 def test_a_float_with_a_default_keeps_it_among_others_and_a_small_one_its_size():
-    def f(x: Float[Tensor, "n"], eps: float = 1e-6, scale: float = 1.0) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"], eps: float = 1e-6, scale: float = 1.0) -> Float[Tensor, " n"]:
         return scale * x / (x.abs() + eps)
 
     found = [drawn(f, f"n={n}")[1:] for n in range(40)]

@@ -71,6 +71,7 @@ def test_an_empty_cluster_continues_from_the_farthest_point():
     assert bool((torch.bincount(kmeans(X, 3, means=far).labels, minlength=3) > 0).all())
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_means_that_are_given_are_where_it_begins():
     X = clouds(4000)

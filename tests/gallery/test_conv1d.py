@@ -12,11 +12,14 @@ import torch
 
 from opwright.backends.build_tools import build_tools
 from opwright.backends.mojo import prebuilt
-from opwright.backends.mojo.backend import MojoBackend, prebuild
-from opwright.backends.mojo.call import Target
+from opwright.backends.mojo.backend import MojoBackend
+from opwright.backends.mojo.call import BuildTarget
 from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_15_4, conv1d_taps, demo
-from opwright.machine import Gpu
+from opwright.machine import Gpu, this_machine
 from opwright.results import Accepted, Refused
+from opwright.runtime.kernel import hooks_of
+from opwright.target import Target
+from tests.sampled import quick, sampled
 
 # Mojo compiles a kernel for a dtype in four seconds: a narrow one by default, the others with slow tests.
 MOJO_DTYPES = [
@@ -74,7 +77,8 @@ def test_the_cpp_kernel_agrees_with_the_definition(dtype):
     assert_kernel_is_right("cpp", dtype)
 
 
-@pytest.mark.parametrize("dtype", MOJO_DTYPES)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", sampled(MOJO_DTYPES, 4))
 def test_the_mojo_kernel_agrees_with_the_definition(dtype):
     assert_kernel_is_right("mojo", dtype)
 
@@ -119,8 +123,9 @@ def test_the_triton_kernel_agrees_with_the_reference_in_the_interpreter(run_pyth
     )
 
 
+@pytest.mark.slow
 @pytest.mark.triton
-@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32", "fp64"])
+@pytest.mark.parametrize("dtype", quick(["fp16", "bf16", "fp32", "fp64"], 0, 2))
 def test_in_triton_a_thread_takes_16_bytes_at_once_and_shares_nothing_with_others(dtype):
     import triton.language as tl
     from triton import compile
@@ -145,10 +150,10 @@ def ptx_of(kernel, dtype: torch.dtype, arch: str = "sm_90") -> str:
     """Mojo's code of a kernel for a GPU that this machine need not have."""
     made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
     arguments = torch.zeros(8, dtype=dtype), torch.zeros(4, dtype=dtype)
-    return made(arguments, Target(arch, (dtype,) * 3)).read_text()
+    return made(arguments, BuildTarget(arch, (dtype,) * 3)).read_text()
 
 
-@pytest.mark.parametrize("dtype", MOJO_DTYPES)
+@pytest.mark.parametrize("dtype", sampled(MOJO_DTYPES, 4))
 @pytest.mark.slow  # compiles Mojo
 def test_the_tiled_mojo_kernel_shares_memory_and_waits_at_a_barrier(dtype):
     ptx = ptx_of(conv1d.kernels["mojo_gpu_tiled"], dtype)
@@ -178,8 +183,9 @@ def test_a_gpu_machine_without_mojo_has_the_shipped_kernel_and_is_told_what_the_
 
 def skip_without_ptx(kernel, dtype):
     """PTX of one dtype is kept beside the source; the rest is built with Mojo, or with a package."""
-    if dtype in conv1d.kernels[kernel].unchecked_dtypes("cuda"):
-        pytest.skip(conv1d.kernels[kernel].unchecked_dtypes("cuda")[dtype])
+    unchecked = hooks_of(conv1d.kernels[kernel], Target("cuda")).unchecked_dtypes(this_machine())
+    if dtype in unchecked:
+        pytest.skip(unchecked[dtype])
 
 
 @pytest.mark.gpu
@@ -238,7 +244,7 @@ def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
     shutil.copy(source, copied)
     spec = dataclasses.replace(kernel.spec, source=copied)
     calls = [(torch.zeros(8), torch.zeros(4))]
-    for file in prebuild(spec, kernel.contract, build_tools(), ["sm_80"], calls):
+    for file in MojoBackend().prebuild(spec, kernel.contract, build_tools(), ["sm_80"], calls):
         assert file.read_bytes() == (source.parent / "prebuilt" / file.name).read_bytes(), file.name
 
 
@@ -248,12 +254,13 @@ def test_the_shipped_ptx_is_of_this_very_source():
     manifest = prebuilt.manifest_of(kernel.spec.source, kernel.spec.entry, "prebuilt")
     for newer in ("sm_80", "sm_90", "sm_100"):
         dtypes = (torch.float32,) * 3
-        unit = made.unit(made.parameters((torch.zeros(8), torch.zeros(4)), dtypes), Target(newer, dtypes))
+        unit = made.unit(made.parameters((torch.zeros(8), torch.zeros(4)), dtypes), BuildTarget(newer, dtypes))
         found = prebuilt.find(manifest, unit)
         assert found is not None, "build it anew and commit it: see CONTRIBUTING.md"
         assert found[1] == "sm_80"
 
 
+@pytest.mark.slow
 def test_the_demonstration_prints_passed_for_each_and_match(capsys, monkeypatch):
     for name in ("max_op", "max_graph"):  # which take MAX a minute; the next test runs them
         kernel = (conv1d_15_4 if name == "max_op" else conv1d).kernels[name]
@@ -267,6 +274,7 @@ def test_the_demonstration_prints_passed_for_each_and_match(capsys, monkeypatch)
 
 @pytest.mark.max
 @pytest.mark.slow
+@pytest.mark.exhaustive  # a minute
 def test_max_gives_the_same_by_both_of_its_ways(capsys):
     assert demo()
     assert capsys.readouterr().out.count("PASSED") == 4
@@ -290,7 +298,7 @@ def test_the_gradient_for_the_taps_in_cpp_agrees_with_its_reference(dtype):
     assert_gradient_is_right("cpp", dtype)
 
 
-@pytest.mark.parametrize("dtype", MOJO_DTYPES)
+@pytest.mark.parametrize("dtype", sampled(MOJO_DTYPES, 4))
 @pytest.mark.slow  # compiles Mojo
 def test_the_gradient_for_the_taps_in_mojo_agrees_with_its_reference(dtype):
     assert_gradient_is_right("mojo", dtype)
@@ -318,6 +326,7 @@ def test_gradients_of_both_inputs_are_right_to_second_order(n, m):
     assert torch.autograd.gradgradcheck(conv1d, (x, k))
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_it_compiles_whole_with_its_gradient():
     x, k = torch.randn(50, requires_grad=True), torch.randn(4, requires_grad=True)

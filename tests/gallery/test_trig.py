@@ -57,6 +57,7 @@ def test_the_gradient_in_cpp_gives_what_the_reference_gives_in_every_layout(dtyp
             assert_close(sin_backward.kernels["cpp"](grad, x), sin_backward.contract.function(grad, x))
 
 
+@pytest.mark.slow
 @pytest.mark.triton
 def test_triton_kernels_agree_with_the_reference_in_the_interpreter(run_python):
     run_python(
@@ -247,6 +248,7 @@ def loads_packages(device, needs_aot_packages):
     needs_aot_packages(device)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("loads_packages")
 def test_an_aotinductor_package_runs_it(device, tmp_path, run_python):

@@ -18,8 +18,10 @@ import opwright as ow
 from opwright.checks.context import Context
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.cases import cases
+from opwright.internals.guards import guard_tensors
 from opwright.internals.lookup import problems
 from opwright.runtime.kernel import under_check
+from opwright.target import Target
 
 
 def equal(found: Any, expected: Any) -> None:
@@ -50,7 +52,7 @@ def wrong(x: Tensor, a: float) -> Tensor:
 
 
 @ow.op("core::total")
-def total(x: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n"]:
+def total(x: Float[np.ndarray, "n m"]) -> Float[np.ndarray, " n"]:
     return np.sum(x, axis=1)
 
 
@@ -115,7 +117,7 @@ def transforms() -> None:
 def unless_refused(run: Callable[[], None]) -> None:
     try:
         run()
-    except (ow.OpwrightError, RuntimeError, NotImplementedError) as error:
+    except (ow.errors.OpwrightError, RuntimeError, NotImplementedError) as error:
         print("  refused:", str(error).splitlines()[0][:150])
         assert problems(), "nothing is missing, so nothing may be refused"
 
@@ -134,6 +136,14 @@ def arrays() -> None:
     assert total(np.ones((2, 3))).dtype == np.float64
 
 
+def guards_of_graphs() -> None:
+    """``ow.cuda_graphed`` shares a graph among calls for which this holds."""
+    holds = guard_tensors([x, x[0]])
+    assert holds(x.clone(), x[1])
+    others = [x.double(), x[:4], x.t(), x.clone().requires_grad_()]
+    assert not any(holds(other, x[0]) for other in others)
+
+
 def compiled_arrays() -> None:
     add = ow.compile_numpy(lambda a, b: a + np.sqrt(b) + np.ones(3))
     given = x[0, :3].numpy(), np.ones(3, dtype=np.float32)
@@ -143,17 +153,27 @@ def compiled_arrays() -> None:
 def checks() -> None:
     def findings(operator: Any, kernel: str) -> list[Any]:
         chosen = cases(operator.contract, "quick")
-        context = Context(operator, kernel, "cpu", "quick", chosen, lambda *_: None)
+        context = Context(operator, kernel, Target("cpu"), chosen)
         with operator.only(kernel), under_check():
-            found = [finding for check in CHECKS.values() for finding in check(context)]
-        return [f for f in found if getattr(f, "status", None) is ow.Status.FAIL]
+            found = [finding for check in CHECKS.values() for finding in check.run(context)]
+        return [f for f in found if getattr(f, "status", None) is ow.results.Status.FAIL]
 
     assert not findings(scaled_sin, "right"), findings(scaled_sin, "right")
     assert any(f.check == "values" for f in findings(forgets_its_tail, "wrong"))
 
 
 def main() -> None:
-    parts = [calls, a_mode_sees_calls, subclasses_see_calls, gradients, transforms, compiled, arrays, checks]
+    parts = [
+        calls,
+        a_mode_sees_calls,
+        subclasses_see_calls,
+        gradients,
+        transforms,
+        compiled,
+        arrays,
+        guards_of_graphs,
+        checks,
+    ]
     if "compiled_arrays" in sys.argv:  # Inductor takes its time
         parts.append(compiled_arrays)
     for part in parts:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import opwright
+from kernelsim.triton_sim.internals import NAMES
 from opwright.internals.names import INTERNALS
 
 SOURCE = Path(opwright.__file__).parent
@@ -100,8 +101,13 @@ def test_what_is_public_or_ours_is_left_alone(text, ours):
 
 def test_every_row_of_the_table_is_used():
     text = "\n".join(f.read_text() for f in (SOURCE / "internals").glob("*.py") if f.name != "names.py")
-    unused = [row.key for row in INTERNALS if f'"{row.key}"' not in text]
+    unused = [row.key for row in INTERNALS if f'"{row.key}"' not in text and row.key not in NAMES]
     assert unused == []
+
+
+def test_the_simulator_of_triton_uses_the_names_of_the_table():
+    rows = {row.key: row.name for row in INTERNALS}
+    assert {key: rows.get(key) for key in NAMES} == NAMES
 
 
 def test_rows_say_what_for_and_what_happens_without():

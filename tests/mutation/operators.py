@@ -31,7 +31,7 @@ def _(x, y, a):
 
 
 @ow.op("mutating::plain")
-def plain(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+def plain(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return torch.neg(x)
 
 
@@ -46,7 +46,7 @@ def _(x):
 
 
 @ow.op("mutating::one_divisor")
-def one_divisor(x: Float32[Tensor, "n"], by: Annotated[float, ow.values(one_of=(1.0,))]) -> Float32[Tensor, "n"]:
+def one_divisor(x: Float32[Tensor, " n"], by: Annotated[float, ow.values(one_of=(1.0,))]) -> Float32[Tensor, " n"]:
     return x / by
 
 
@@ -56,7 +56,7 @@ def _(x, by):
 
 
 @ow.op("mutating::step")
-def step(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+def step(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return torch.neg(x) if x.shape[0] > 3000 else torch.abs(x)
 
 
@@ -66,7 +66,7 @@ def _(x):
 
 
 @ow.op("mutating::counted")
-def counted(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+def counted(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return torch.neg(x)
 
 
@@ -100,7 +100,7 @@ def doubled(x):
 
 
 @ow.op("mutating::shares")
-def shares(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+def shares(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return doubled(x)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import opwright as ow
-from opwright.checks.plan import plan
+from opwright.checks.scheduling.plan import plan
 from opwright.cli import app
 from opwright.machine import this_machine
 from opwright.mutation.edits import Edit
@@ -73,6 +73,7 @@ def test_a_survivor_at_a_size_is_killed_by_that_size():
     assert survivor.killer.add == "op.sizes(n=(3000,))"
 
 
+@pytest.mark.slow
 def test_a_mutant_that_loops_for_ever_is_stopped(tmp_path):
     found = _made(operators.counted, "loop", tmp_path, "rounds += 1", "rounds -= 1", timeout=1.0)
     assert found.fate is Fate.TIMEOUT
@@ -83,6 +84,7 @@ def test_a_mutant_that_does_not_compile_is_invalid(tmp_path):
     assert _made(operators.strong, "python", tmp_path, "a * x - y", "a * x -").fate is Fate.INVALID
 
 
+@pytest.mark.slow
 def test_a_mutant_of_cuda_that_does_not_compile_is_invalid(tmp_path):
     found = _made(operators.plain, "cuda", tmp_path, "out[i] = -x[i]", "out[i] = -nothing")
     assert found.fate is Fate.INVALID, found.message
@@ -130,12 +132,13 @@ def test_the_operator_stays_as_it_is():
 
 
 def test_wrong_numbers_and_kernels_are_refused():
-    with pytest.raises(ow.CheckError, match="mutants=0"):
+    with pytest.raises(ow.errors.CheckError, match="mutants=0"):
         mutate(operators.strong, mutants=0)
-    with pytest.raises(ow.CheckError, match="no operator has a kernel 'nothere'"):
+    with pytest.raises(ow.errors.CheckError, match="no operator has a kernel 'nothere'"):
         mutate(operators.strong, kernels=["nothere"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # the kernel itself is checked first, then each mutant
 def test_a_sample_is_the_same_for_the_same_seed():
     sources, _ = sources_of(operators.plain, "cuda")
@@ -163,7 +166,7 @@ def test_a_check_that_ends_at_the_first_failure_leaves_a_right_kernel_alone():
 @pytest.mark.slow  # the kernel itself is checked first, then each mutant
 def test_an_operator_of_a_function_is_mutated_too():
     @ow.op("mutating::local")
-    def local(x: operators.Float32[operators.Tensor, "n"]) -> operators.Float32[operators.Tensor, "n"]:
+    def local(x: operators.Float32[operators.Tensor, " n"]) -> operators.Float32[operators.Tensor, " n"]:
         return operators.torch.neg(x)
 
     @local.python(name="python")

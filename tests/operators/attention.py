@@ -73,7 +73,7 @@ def softmax_dropout(
     return torch.where(keep, x.softmax(-1) / (1 - p), 0), keep
 
 
-@softmax_dropout.property
+@softmax_dropout.register_property
 def what_is_kept_sums_up(x, p, result0, result1):
     expected = torch.where(result1, x.double().softmax(-1), 0).sum(-1) / (1 - p)
     torch.testing.assert_close(result0.double().sum(-1), expected, rtol=0.02, atol=0.02)
@@ -107,12 +107,12 @@ def route(
     return values.softmax(-1), experts
 
 
-@route.property
+@route.register_property
 def the_experts_have_the_weights(scores, result0, result1):
     torch.testing.assert_close(scores.gather(1, result1).softmax(-1), result0, rtol=1e-2, atol=1e-3)
 
 
-@route.property
+@route.register_property
 def the_experts_of_a_token_differ(result1):
     ordered = result1.sort(-1).values
     return ordered[:, 1:] != ordered[:, :-1]
@@ -137,7 +137,7 @@ def route_from_the_end(scores, k):
 def grouped_matmul(
     x: Float[Tensor, "t i"],
     weights: Float[Tensor, "e i o"],
-    offsets: Annotated[Int32[Tensor, "e+1"], ow.offsets("t")],  # noqa: F821
+    offsets: Annotated[Int32[Tensor, "e+1"], ow.inputs.offsets("t")],  # noqa: F821
 ) -> Float[Tensor, "t o"]:
     expert = torch.bucketize(torch.arange(x.shape[0], device=x.device), offsets[1:].contiguous(), right=True)
     return torch.einsum("ti,tio->to", x, weights[expert])

@@ -18,8 +18,8 @@ from tests.operators.faults import FAULTS, wrong
 def fp8_matmul(
     x: Float8e4m3fn[Tensor, "m k"],
     w: Float8e4m3fn[Tensor, "k n"],
-    x_scale: Annotated[Float32[Tensor, "m"], ow.values(0.1, 2)],
-    w_scale: Annotated[Float32[Tensor, "n"], ow.values(0.1, 2)],
+    x_scale: Annotated[Float32[Tensor, " m"], ow.values(0.1, 2)],
+    w_scale: Annotated[Float32[Tensor, " n"], ow.values(0.1, 2)],
 ) -> BFloat16[Tensor, "m n"]:
     return (x.float() @ w.float() * x_scale[:, None] * w_scale).bfloat16()
 
@@ -43,7 +43,7 @@ def fp8_matmul_scales_columns_by_the_scales_of_rows(x, w, x_scale, w_scale):
 
 @ow.op("stack::int4_matmul")
 def int4_matmul(
-    x: Float[Tensor, "m 2*k"], packed: Annotated[UInt8[Tensor, "k n"], ow.values(0, 255)], scale: Float[Tensor, "n"]
+    x: Float[Tensor, "m 2*k"], packed: Annotated[UInt8[Tensor, "k n"], ow.values(0, 255)], scale: Float[Tensor, " n"]
 ) -> Float[Tensor, "m n"]:
     low, high = (packed & 15).to(x.dtype) - 8, (packed >> 4).to(x.dtype) - 8
     w = torch.stack([low, high], 1).view(2 * packed.shape[0], packed.shape[1])
@@ -52,8 +52,9 @@ def int4_matmul(
 
 @int4_matmul.python
 def int4_matmul_by_halves(x, packed, scale):
-    low, high = (packed & 15).to(x.dtype) - 8, (packed >> 4).to(x.dtype) - 8
-    return (x[:, ::2] @ low + x[:, 1::2] @ high) * scale
+    wide = torch.promote_types(x.dtype, torch.float32)  # two sums in half precision would not cancel as one does
+    low, high = (packed & 15).to(wide) - 8, (packed >> 4).to(wide) - 8
+    return ((x[:, ::2].to(wide) @ low + x[:, 1::2].to(wide) @ high) * scale).to(x.dtype)
 
 
 @wrong(int4_matmul, "values")
@@ -102,7 +103,7 @@ __global__ void row_sums(const T* x, float* out, long rows, long columns, long r
 
 
 @ow.op("stack::row_sums")
-def row_sums(x: Float32[Tensor, "m n"]) -> Float32[Tensor, "m"]:
+def row_sums(x: Float32[Tensor, "m n"]) -> Float32[Tensor, " m"]:
     return x.sum(1)
 
 

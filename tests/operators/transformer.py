@@ -18,8 +18,8 @@ from tests.operators.faults import wrong
 
 @ow.op("stack::rms_norm")
 def rms_norm(
-    x: Float[Tensor, "t d"], weight: Float[Tensor, "d"], eps: Annotated[float, ow.values(1e-6, 1e-3)] = 1e-6
-) -> tuple[Float[Tensor, "t d"], Annotated[Float[Tensor, "t"], ow.saved_for_backward]]:
+    x: Float[Tensor, "t d"], weight: Float[Tensor, " d"], eps: Annotated[float, ow.values(1e-6, 1e-3)] = 1e-6
+) -> tuple[Float[Tensor, "t d"], Annotated[Float[Tensor, " t"], ow.saved_for_backward]]:
     rstd = torch.rsqrt(x.pow(2).mean(-1) + eps)
     return x * rstd[:, None] * weight, rstd
 
@@ -44,7 +44,7 @@ def rms_norm_without_eps(x, weight, eps):
 def add_rms_norm(
     x: Annotated[Float[Tensor, "t d"], ow.mutated],
     residual: Annotated[Float[Tensor, "t d"], ow.mutated],
-    weight: Float[Tensor, "d"],
+    weight: Float[Tensor, " d"],
     eps: Annotated[float, ow.values(1e-6, 1e-3)] = 1e-6,
 ) -> None:
     residual.add_(x)
@@ -96,9 +96,9 @@ def rope_reads_what_it_has_written(x, cos, sin):
 @ow.op("stack::cross_entropy")
 def cross_entropy(
     logits: Float[Tensor, "t v"],
-    labels: Annotated[Int64[Tensor, "t"], ow.values(0, "v-1", also=(-100,))],
+    labels: Annotated[Int64[Tensor, " t"], ow.values(0, "v-1", also=(-100,))],
     smoothing: Annotated[float, ow.values(0.0, 0.5)] = 0.0,
-) -> Float[Tensor, "t"]:
+) -> Float[Tensor, " t"]:
     return F.cross_entropy(logits, labels, reduction="none", ignore_index=-100, label_smoothing=smoothing)
 
 
@@ -124,8 +124,8 @@ def cross_entropy_counts_what_is_ignored(logits, labels, smoothing):
 def int8_matmul(
     x: Annotated[Int8[Tensor, "m k"], ow.values(-128, 127)],
     w: Annotated[Int8[Tensor, "k n"], ow.values(-128, 127)],
-    x_scale: Float32[Tensor, "m"],
-    w_scale: Float32[Tensor, "n"],
+    x_scale: Float32[Tensor, " m"],
+    w_scale: Float32[Tensor, " n"],
 ) -> Float32[Tensor, "m n"]:
     return (x.double() @ w.double() * x_scale[:, None] * w_scale).float()
 
@@ -149,7 +149,7 @@ def write_cache(
     value: Float[Tensor, "t h d"],
     key_cache: Annotated[Float[Tensor, "blocks size h d"], ow.mutated],
     value_cache: Annotated[Float[Tensor, "blocks size h d"], ow.mutated],
-    slots: Annotated[Int64[Tensor, "t"], ow.values(0, "blocks*size-1", unique=True)],
+    slots: Annotated[Int64[Tensor, " t"], ow.values(0, "blocks*size-1", unique=True)],
 ) -> None:
     size = key_cache.shape[1]
     key_cache[slots // size, slots % size] = key
@@ -174,7 +174,7 @@ def write_cache_takes_the_cache_for_contiguous(key, value, key_cache, value_cach
 
 @ow.op("stack::segment_sums")
 def segment_sums(
-    x: Float[Tensor, "t d"], offsets: Annotated[Int32[Tensor, "b"], ow.offsets("t")]
+    x: Float[Tensor, "t d"], offsets: Annotated[Int32[Tensor, " b"], ow.inputs.offsets("t")]
 ) -> Float[Tensor, "b-1 d"]:
     index = torch.bucketize(torch.arange(x.shape[0], device=x.device), offsets[1:].contiguous(), right=True)
     return x.new_zeros(offsets.shape[0] - 1, x.shape[1]).index_add(0, index, x)

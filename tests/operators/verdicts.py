@@ -23,7 +23,7 @@ def main(device: str, out: Path) -> int:
     columns = ["operator", "kernel", "device", "status", "planted fault, found by", "failed checks", "seconds"]
     rows, surprises = [], []
 
-    def note(verdict: ow.Verdict) -> None:
+    def note(verdict: ow.results.Verdict) -> None:
         fault = FAULTS.get(f"{verdict.op.partition('::')[2]}:{verdict.kernel}", "")
         failed = sorted({f.check for f in verdict.failures})
         rows.append([verdict.op, verdict.kernel, verdict.device, verdict.status.value, fault, failed, verdict.seconds])
@@ -35,7 +35,7 @@ def main(device: str, out: Path) -> int:
         head = f'{{\n "machine": {json.dumps(this_machine().to_json())},\n "columns": {json.dumps(columns)},\n'
         out.write_text(f'{head} "rows": [\n{lines}\n ]\n}}\n')
 
-    ow.check(*OPERATORS, device=device, on_verdict=note)
+    ow.check(*OPERATORS, device=device, events=ow.Events(finished=note))
     return len(surprises)
 
 

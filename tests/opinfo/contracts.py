@@ -111,7 +111,7 @@ def make(info: OpInfo, device: str = "cpu") -> Made:
     layout, group = max(found, key=lambda pair: pair[0].free)
     try:
         return _make(info, group, layout, device)
-    except ow.OpwrightError as error:
+    except ow.errors.OpwrightError as error:
         raise LeftOut(str(error).splitlines()[0]) from None
 
 
@@ -221,7 +221,7 @@ def _fits(operator: Any, sample: Sample) -> bool:
     """Whether the contract takes a sample."""
     try:
         bind(operator.contract, sample.tensors)
-    except ow.ArgumentError:
+    except ow.errors.ArgumentError:
         return False
     return True
 
@@ -306,9 +306,9 @@ def _stated(info: OpInfo, i: int, bound: Any) -> Any:
     if bound is not None:
         return ow.values(0, bound)
     if i == 0 and full_name(info) in _POSITIVE_DEFINITE:
-        return ow.positive_definite()
+        return ow.inputs.positive_definite()
     if (i == 0 and full_name(info) in _WELL_CONDITIONED) or (i == 1 and full_name(info) in _SECOND_WELL_CONDITIONED):
-        return ow.well_conditioned()
+        return ow.inputs.well_conditioned()
     if full_name(info) in _FINITE:
         return ow.values(-3, 3)
     if full_name(info) in _PRODUCTS:

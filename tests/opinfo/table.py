@@ -46,7 +46,7 @@ def _row(name: str, variant: str, status: str, seconds: float, **more: Any) -> R
     return {"function": name, "variant": variant, "status": status, "seconds": round(seconds, 2), **more}
 
 
-def _row_of(name: str, verdict: ow.Verdict, contract: str) -> Row:
+def _row_of(name: str, verdict: ow.results.Verdict, contract: str) -> Row:
     found = [f for f in verdict.findings if f.status.value != "pass"]
     row = _row(
         name,
@@ -65,7 +65,7 @@ def _row_of(name: str, verdict: ow.Verdict, contract: str) -> Row:
     return row
 
 
-def _finding(finding: ow.Finding) -> dict[str, str]:
+def _finding(finding: ow.results.Finding) -> dict[str, str]:
     # The end of a traceback says more than its start.
     text = finding.message[-400:] if finding.check in ("load", "build") else finding.message[:400]
     return {"check": finding.check, "status": finding.status.value, "case": finding.case, "message": text}

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
-from opwright.backends.native.tape import Unrecordable, record
-from opwright.backends.native.tracked_call import TrackedCalls, tracked_calls
+from opwright.fast_path.extension import FastCalls, fast_calls_extension
+from opwright.fast_path.operations import Unrecordable, record
 
 # A thousand samples of 300 functions take half a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.compiler]
@@ -86,7 +86,7 @@ def _with_other_values(inputs: Sequence[Tensor]) -> list[Tensor]:
     return [other(t) if 0 not in t.stride() else t.clone() for t in inputs]
 
 
-def _outcome(calls: TrackedCalls, call: Callable[..., Any], arguments: list[Any]) -> str:
+def _outcome(calls: FastCalls, call: Callable[..., Any], arguments: list[Any]) -> str:
     inputs = _inputs(call, arguments)
     gradients = _gradients(call, arguments)
     try:
@@ -94,13 +94,13 @@ def _outcome(calls: TrackedCalls, call: Callable[..., Any], arguments: list[Any]
     except RuntimeError as error:
         raise NoGradientError from error
     try:
-        tape = calls.tape_of(record(gradients, inputs, 256), inputs)
+        operations = calls.operations_of(record(gradients, inputs, 256), inputs)
     except Unrecordable:
         return "not recorded"
-    if not _close(calls.run_tape(tape, inputs), expected, exactly=True):
+    if not _close(calls.run_operations(operations, inputs), expected, exactly=True):
         return "not recorded"  # as it is not kept
     others = _with_other_values(inputs)
-    found = calls.run_tape(tape, others)
+    found = calls.run_operations(operations, others)
     if found is None:  # another layout
         return "not recorded"
     return "right" if _close(found, gradients(others), exactly=False) else "wrong"
@@ -117,15 +117,16 @@ def _close(found: Sequence[Tensor | None] | None, expected: Sequence[Tensor | No
     )
 
 
+@pytest.mark.exhaustive  # two minutes; tests/fast_calls draws others
 def test_recorded_gradients_of_torchs_functions() -> None:
-    tracked_calls.load(build_tools())
-    assert tracked_calls.loaded is not None
+    fast_calls_extension.load(build_tools(), build=True)
+    assert fast_calls_extension.loaded is not None
     torch.manual_seed(0)
     outcomes: Counter[str] = Counter()
     wrong = []
     for name, call, arguments in _samples():
         try:
-            outcome = _outcome(tracked_calls.loaded, call, arguments)
+            outcome = _outcome(fast_calls_extension.loaded, call, arguments)
         except NoGradientError:
             continue
         outcomes[outcome] += 1

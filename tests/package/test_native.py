@@ -28,6 +28,7 @@ Tensor two(const Tensor& x) { return torch::stable::clone(x); }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_kernels_of_one_source_are_of_one_build_even_if_it_cannot_be_kept(tmp_path: Path, namespace, monkeypatch):
     file = tmp_path / "two.cpp"
@@ -35,7 +36,7 @@ def test_kernels_of_one_source_are_of_one_build_even_if_it_cannot_be_kept(tmp_pa
     members = []
     for name in ("one", "two"):
 
-        def copy(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        def copy(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
             return x.clone()
 
         copy.__name__ = name
@@ -65,6 +66,7 @@ void writes(Tensor x, int64_t k) { torch::stable::zero_(x); }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_shipped_kernels_need_no_python_and_are_called_from_any(tmp_path: Path, namespace) -> None:
     file = tmp_path / "all_types.cpp"
@@ -72,12 +74,12 @@ def test_shipped_kernels_need_no_python_and_are_called_from_any(tmp_path: Path, 
 
     @ow.op(f"{namespace}::all_types")
     def all_types(
-        x: Float[Tensor, "n"], y: Float[Tensor, "n"] | None, k: int, a: float, flag: bool, b: float | None
-    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        x: Float[Tensor, " n"], y: Float[Tensor, " n"] | None, k: int, a: float, flag: bool, b: float | None
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         return x.clone(), (x if y is None else y).clone()
 
     @ow.op(f"{namespace}::writes")
-    def writes(x: Annotated[Float[Tensor, "n"], ow.mutated], k: int) -> None:
+    def writes(x: Annotated[Float[Tensor, " n"], ow.mutated], k: int) -> None:
         x.zero_()
 
     members = [(op.cpp(file, name="cpp").spec, op.contract) for op in (all_types, writes)]

@@ -26,7 +26,7 @@ from opwright.package.vendored import requirements, vendored_modules
 from opwright.package.write import make_package
 from opwright.results import Crossover, SizeRange
 from opwright.runtime.register import registration
-from opwright.runtime.tuned import write_exported
+from opwright.runtime.tuning.tuned import write_exported
 from tests.package.shipping import SOURCES, opwright, python_with
 
 PLAIN = """
@@ -42,12 +42,12 @@ def double(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 
 def test_every_public_name_is_in_a_package_or_says_that_it_is_not():
-    present = set(names.__all__) | set(errors.__all__)
+    present = set(names.__all__)
     assert present | names.NOT_SHIPPED == set(ow.__all__) - {"__version__"}
     assert not present & names.NOT_SHIPPED
-    with pytest.raises(ow.KernelRefusedError, match=r"ow\.bench is not part of a shipped package"):
+    with pytest.raises(ow.errors.KernelRefusedError, match=r"ow\.bench is not part of a shipped package"):
         names.bench()
-    assert names.ArgumentError is ow.ArgumentError
+    assert names.errors is errors
 
 
 @pytest.fixture
@@ -130,6 +130,7 @@ def by_torch(x, a):
 """
 
 
+@pytest.mark.slow
 def test_an_operator_that_writes_its_argument_is_shipped_with_its_functional_form(plain, namespace, tmp_path):
     make_package(plain(IN_PLACE.replace("NAMESPACE", f"{namespace}_in_place")), "in_place_ops", tmp_path / "out")
     python_with(tmp_path / "out")(
@@ -164,6 +165,7 @@ def other(x):
 """
 
 
+@pytest.mark.slow
 def test_the_tables_of_use_tuning_choose_in_the_package_too(plain, namespace, tmp_path, capsys):
     file = plain(TUNED, name=f"tuned_{namespace}")
     make_package(file, "untuned_ops", tmp_path / "untuned")
@@ -298,7 +300,8 @@ def test_a_missing_kernel_is_a_failure_and_nothing_is_written(tmp_path):
 
 
 def test_what_goes_along_of_opwright_is_small_and_builds_nothing():
-    modules = set(vendored_modules())
+    files = vendored_modules()
+    modules = set(files)
     assert {
         "opwright.contract.binding",
         "opwright.runtime.register.registration",
@@ -306,7 +309,8 @@ def test_what_goes_along_of_opwright_is_small_and_builds_nothing():
     } <= modules
     assert not [m for m in modules if m.startswith(("opwright.checks", "opwright.timing", "opwright.report"))]
     assert not modules & {"opwright.machine", "opwright.cache", "opwright.runtime.op", "opwright.backends.base"}
-    assert len(modules) < 80  # those of references in NumPy among them
+    # Those of references in NumPy are among them.
+    assert sum(len(file.read_text().splitlines()) for file in files.values()) < 13_600
     assert {r.split(">")[0] for r in requirements()} == {"torch", "numpy", "jaxtyping", "typing-extensions"}
 
 
@@ -333,6 +337,7 @@ def test_imports_get_new_names_and_nothing_else_changes():
         rename_imports("import a.b\n", lambda module: "p.b", "file.py")
 
 
+@pytest.mark.slow
 def test_modules_beside_the_operators_go_along_when_they_are_asked_for(plain, tmp_path):
     (tmp_path / "layers.py").write_text("__all__ = ['Layer']\nclass Layer:\n    pass\n")
     made = make_package(plain(), "with_layers", tmp_path / "out", include=["layers"])
@@ -343,6 +348,7 @@ def test_modules_beside_the_operators_go_along_when_they_are_asked_for(plain, tm
         make_package(plain(name="other"), "ops", tmp_path / "other", include=["nothing"])
 
 
+@pytest.mark.slow
 def test_a_reference_in_numpy_takes_arrays_there_too(tmp_path):
     made = make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out", allow_missing=["numpy"])
     assert [k.kernel for k in made.left_out] == ["numpy_compiled"]

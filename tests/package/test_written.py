@@ -64,7 +64,8 @@ def test_an_installed_wheel_writes_through_torch_ops(written):
 
 
 def test_the_library_alone_writes_too(written):
-    python_with()(f"import torch\n{library(written)}\n" + VALUES)
+    printed = python_with()(f"import torch\n{library(written)}\n" + VALUES + "print('all values are right')\n")
+    assert "all values are right" in printed
 
 
 def test_what_overlaps_is_refused_in_cpp_as_in_python(written):
@@ -93,7 +94,7 @@ def test_sizes_of_a_list_are_compared_at_their_own_places(written):
         try:
             torch.ops.written.add_all(one, two[::-1])
         except RuntimeError as error:
-            assert "argument 'others[0]' should be 2, but it is 3" in str(error), error
+            assert "argument 'others[0]' must be 2, got 3" in str(error), error
         else:
             raise AssertionError("sizes that differ were accepted")
     """)

@@ -7,13 +7,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from opwright.checks.copies import WITHOUT_SHORTAGE
+from opwright.checks.shortage import WITHOUT_SHORTAGE
 from opwright.cli import app
 from opwright.planted import run
 from opwright.planted.catalogue import FILES, rows
 from opwright.planted.run import selftest
 from opwright.results import Finding, NotChecked, Planted, SelfTest, Status, Verdict
-from opwright.sweep.executor import Done, Here
+from opwright.sweep.executor import Done, LocalExecutor
 
 
 def _row(defect, *caught_by, planted=True, refused=""):
@@ -49,7 +49,7 @@ def test_what_is_missed_and_what_is_accused_fail_it():
 
 
 def test_interrupted_it_keeps_what_is_finished_and_does_not_pass(monkeypatch, tmp_path):
-    class Interrupted(Here):
+    class Interrupted(LocalExecutor):
         def run(self, units, on_step):
             finding = Finding("values", Status.FAIL, message="wrong")
             yield Done(0, Verdict("selftest::scale", "a", "python", "cpu", Status.FAIL, findings=(finding,)))
@@ -72,7 +72,7 @@ def test_a_file_that_is_not_there_is_refused():
     assert "elementwise" in shown.output
 
 
-class _Finished(Here):
+class _Finished(LocalExecutor):
     """An executor that has verdicts already."""
 
     def __init__(self, status, findings=(), not_checked=()):
@@ -118,7 +118,7 @@ def test_a_kernel_whose_check_had_no_memory_is_neither_accused_nor_found():
 
 
 def test_what_other_checks_found_counts_where_one_had_no_memory():
-    short = Finding("surroundings", Status.INCONCLUSIVE, message="out of memory", remedy=WITHOUT_SHORTAGE)
+    short = Finding("execution context", Status.INCONCLUSIVE, message="out of memory", remedy=WITHOUT_SHORTAGE)
     wrong = Finding("values", Status.FAIL, message="wrong")
     found = selftest(["elementwise"], executor=_Finished(Status.FAIL, (short, wrong)))
     assert not found.lost
@@ -135,9 +135,17 @@ def test_custom_rules_and_contracts(tmp_path):
     assert found["planted"] == found["caught"] > 10
 
 
+# These take about a minute each; `opwright selftest` runs all of them.
+_LONG = ("functions", "communication", "gpu", "peak_memory", "reductions", "elementwise", "deception", "arguments",
+         "determinism")  # fmt: skip
+
+
 @pytest.mark.slow  # some 300 checks
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("file", [name for name in FILES if name != "registrations"])
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in _LONG)) for name in FILES if name != "registrations"],
+)
 def test_every_fault_is_caught_and_no_right_kernel_accused(file):
     found = selftest([file])
     assert found.missed == []

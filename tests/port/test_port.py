@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from jaxtyping import Float32
+from torch import Tensor
 
+import opwright as ow
 from opwright.errors import TargetError
+from opwright.machine import this_machine
+from opwright.port import comparing
 from opwright.port.run import port
+from opwright.results.port import PortReport
 from tests.package.shipping import opwright
 
 SOURCES = Path(__file__).parent / "sources"
@@ -32,6 +39,7 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "small.cpp"
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_a_file_and_its_headers_are_rewritten_beside_them_and_compile(small: Path) -> None:
     before = {file.name: file.read_text() for file in small.parent.iterdir()}
@@ -47,6 +55,7 @@ def test_a_file_and_its_headers_are_rewritten_beside_them_and_compile(small: Pat
     assert port(small).is_complete  # again, over its own results
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_what_remains_is_named_and_the_exit_code_is_one(small: Path, tmp_path: Path) -> None:
     small.write_text(SMALL.replace("x.mul(by)", "x.mul(by).mul(x.norm())"))
@@ -70,7 +79,8 @@ def test_no_file_of_the_user_is_written_over(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("no.cpp", "there is no file"), ("own.h", "is no .cpp"), ("a.stable.cpp", "is a result of")]
+    ("name", "message"),
+    [("no.cpp", "there is no file"), ("own.h", "the source must be a .cpp"), ("a.stable.cpp", "is a result of")],
 )
 def test_files_that_do_not_do(small: Path, name: str, message: str) -> None:
     small.with_name("a.stable.cpp").touch()
@@ -91,9 +101,37 @@ def test_functions_that_the_stable_abi_cannot_call_are_named(tmp_path: Path) -> 
     assert report.compiled
 
 
+def muladd(folder: Path, namespace: str) -> ow.Op:
+    tensor = "torch::stable::Tensor"
+    (folder / "muladd.cu").write_text(f"{tensor} muladd(const {tensor}& a, const {tensor}& b) {{ return a; }}\n")
+
+    @ow.op(f"{namespace}::muladd")
+    def muladd(a: Float32[Tensor, " n"], b: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        return a * b + 1
+
+    for name in ("cuda", "cuda_stable"):
+        muladd.cuda(str(folder / "muladd.cu"), name=name, entry="muladd")
+    return muladd
+
+
+def test_without_a_gpu_its_kernels_are_not_run_and_nothing_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    monkeypatch.setattr(comparing, "this_machine", lambda: dataclasses.replace(this_machine(), gpus=()))
+    compared = comparing.compare_kernels(muladd(tmp_path, namespace), "cuda", "cuda_stable")
+    assert compared.not_run == "cuda runs on cuda, which is not here"
+    report = PortReport((), (), (), compiled=True, compared=(compared,))
+    assert (report.is_complete, report.was_compared) == (True, False)
+    different = dataclasses.replace(compared, not_run="", different="n=1: result 0 differs")
+    assert not PortReport((), (), (), compiled=True, compared=(compared, different)).is_complete
+    none_ran = dataclasses.replace(compared, not_run="", refused=3)
+    assert not PortReport((), (), (), compiled=True, compared=(none_ran,)).is_complete
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.slow  # the original reads all of ATen's headers
 @pytest.mark.compiler
+@pytest.mark.exhaustive  # more than a minute
 def test_the_result_is_compared_with_the_original(tmp_path: Path) -> None:
     folder = shutil.copytree(SOURCES, tmp_path / "cell")
     report = port(folder / "cell.cpp", target=str(folder / "cell.py"), check=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from opwright.backends.simulation import syntax_tree
 from opwright.port.kinds import Kinds, of_type
-from opwright.port.rewrite import Rewriter, Rewritten, parse
+from opwright.port.rewrite import Rewriter, Rewritten
 
 HEAD = """#include <torch/extension.h>
 at::Tensor f(at::Tensor x, c10::optional<at::Tensor> o, std::vector<at::Tensor> v, int n) {
@@ -13,7 +14,7 @@ at::Tensor f(at::Tensor x, c10::optional<at::Tensor> o, std::vector<at::Tensor> 
 
 
 def rewritten(body: str, head: str = HEAD) -> tuple[str, Rewritten]:
-    root = parse(f"{head}{body}\n}}\n")
+    root = syntax_tree(f"{head}{body}\n}}\n")
     writer = Rewriter(Kinds(root), {})
     return writer.text(root), writer.result
 
@@ -103,7 +104,7 @@ def test_names_in_the_bodies_of_macros_are_replaced() -> None:
 
 
 def test_a_dispatch_macro_of_the_file_itself_is_no_problem() -> None:
-    root = parse("void f(at::Tensor x) { AT_DISPATCH_DEGREES(2, [&] { int a, b; }); }")
+    root = syntax_tree("void f(at::Tensor x) { AT_DISPATCH_DEGREES(2, [&] { int a, b; }); }")
     own, foreign = Rewriter(Kinds(root), {}, {"AT_DISPATCH_DEGREES"}), Rewriter(Kinds(root), {})
     own.text(root), foreign.text(root)
     assert not own.result.remaining

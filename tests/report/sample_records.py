@@ -30,7 +30,6 @@ MACHINE = {
     "torch_cuda": "13.0",
     "gpus": [{"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory_bytes": 85_014_020_096}],
     "triton": "3.7.1",
-    "triton_interpret": False,
     "cxx": "g++ 12.2.0",
 }
 SIZES = (1024, 2048, 4096, 8192, 16384)
@@ -60,7 +59,7 @@ def make_check(*verdicts: Verdict) -> dict[str, Any]:
         Status.FAIL,
         "n=5 dtype=float32 layout=contiguous",
         "1 of 5 elements differ\n  at (4,): expected 1.0, got 0.0",
-        "opwright check add.py:add --kernel forgets_tail --only 'values' --case 'n=5 dtype=float32'",
+        "opwright check add.py:add --kernel forgets_tail --check 'values' --case 'n=5 dtype=float32'",
     )
     return CheckReport(
         MACHINE,
@@ -78,7 +77,7 @@ UNCAPTURED = Finding(
     Status.WARNING,
     "n=1024 dtype=float32 layout=contiguous",
     "the kernel cannot be captured in a CUDA graph: it calls cudaStreamSynchronize",
-    "opwright check add.py:add --kernel vec4 --only 'streams' --case 'n=1024 dtype=float32'",
+    "opwright check add.py:add --kernel vec4 --check 'streams' --case 'n=1024 dtype=float32'",
     remedy="Leave the synchronisation to the caller.",
 )
 LEAKING = Finding("memory", Status.WARNING, message="each call leaves 4,096 bytes", remedy="Free the workspace.")
@@ -94,7 +93,7 @@ ENDLESS = Finding(
     Status.INCONCLUSIVE,
     "n=1025 dtype=float64 layout=transposed",
     "the step did not end within 60 s",
-    "opwright check add.py:sin --kernel cpp --only 'gradients' --case 'n=1025 dtype=float64 layout=transposed'",
+    "opwright check add.py:sin --kernel cpp --check 'gradients' --case 'n=1025 dtype=float64 layout=transposed'",
     remedy="Allow more time with --timeout 300.",
 )
 
@@ -108,7 +107,7 @@ def every_status() -> tuple[Verdict, ...]:
         Status.FAIL,
         "n=5 dtype=float32 layout=contiguous",
         "1 of 5 elements differ\n  at (4,): expected 1.0, got 0.0",
-        "opwright check add.py:add --kernel forgets_tail --only 'values' --case 'n=5 dtype=float32'",
+        "opwright check add.py:add --kernel forgets_tail --check 'values' --case 'n=5 dtype=float32'",
         coverage=Coverage(3, 164),
     )
     skipped = (NotChecked("bfloat16", "the simulator computes in float32"),)

@@ -149,7 +149,7 @@ def details_of(page, number):
 def test_details_have_each_check_with_its_cases():
     page = html.render([make_check(*every_status())])
     failed, hung, thin, warned = (text_of("<body>" + details_of(page, number)) for number in (1, 2, 3, 5))
-    assert "✗ values 3 of 164 cases smallest failing case n=5" in failed
+    assert "✗ values failed at case 3 of 164 smallest failing case n=5" in failed
     assert "✓ torch.compile 2 of 2 cases; fullgraph, static and dynamic" in failed
     assert "? gradients case n=1025 dtype=float64 layout=transposed the step did not end within 60 s" in hung
     assert "Allow more time with --timeout 300. opwright check add.py:sin --kernel cpp" in hung
@@ -365,3 +365,17 @@ def test_a_report_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_page_says_how_its_records_were_made():
+    record = make_check(*every_status())
+    made = {"opwright": "0.1.0", "at": "2026-01-02T03:04:05+00:00", "command": "opwright check 'a <b>.py'"}
+    page = html.render([{**record, "made": made}, {**record, "made": made}])
+    assert page.count("opwright check &#39;a &lt;b&gt;.py&#39;") == 1
+    assert '<time datetime="2026-01-02T03:04:05+00:00">' in page
+    assert "<time" not in html.render([record])
+
+
+def test_failures_come_before_warnings():
+    page = html.render([make_check(*every_status())])
+    assert page.index('<section id="verdicts"') < page.index('<section id="notes"')

@@ -26,8 +26,8 @@ def nonzero(namespace):
 def compact(namespace):
     @ow.op(f"{namespace}::compact")
     def compact(
-        x: Float32[Tensor, "n d"], keep: Bool[Tensor, "n"]
-    ) -> tuple[Float32[Tensor, "m d"], Int64[Tensor, "m"]]:
+        x: Float32[Tensor, "n d"], keep: Bool[Tensor, " n"]
+    ) -> tuple[Float32[Tensor, "m d"], Int64[Tensor, " m"]]:
         return x[keep], keep.nonzero()[:, 0]
 
     return compact
@@ -41,6 +41,7 @@ def of_columns(x):
 X = torch.tensor([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_it_compiles_into_one_graph_for_any_number(nonzero, backend):
     compiled = torch.compile(lambda x: nonzero(x) + 1, fullgraph=True, backend=backend)
@@ -75,14 +76,15 @@ def test_export_keeps_the_operator(compact):
     assert torch.equal(exported.module()(x, ~keep), x[~keep])
 
 
+@pytest.mark.slow
 def test_such_a_size_goes_into_another_operator_and_its_conditions(namespace, nonzero):
     @ow.op(f"{namespace}::first_columns", where="m <= 6")
-    def first_columns(index: Int64[Tensor, "m 2"], other: Int64[Tensor, "m 2"]) -> Int64[Tensor, "m"]:
+    def first_columns(index: Int64[Tensor, "m 2"], other: Int64[Tensor, "m 2"]) -> Int64[Tensor, " m"]:
         return index[:, 0] + other[:, 0]
 
     compiled = torch.compile(lambda x: first_columns(nonzero(x), nonzero(x) + 1), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(X), 2 * torch.nonzero(X)[:, 0] + 1)
-    with pytest.raises((ow.ArgumentError, RuntimeError), match=r"m <= 6 should hold, but m=8|u0 <= 6"):
+    with pytest.raises((ow.errors.ArgumentError, RuntimeError), match=r"m <= 6 must hold, got m=8|u0 <= 6"):
         compiled(torch.ones(2, 4))
 
 
@@ -113,7 +115,6 @@ def test_a_right_kernel_passes_every_check(nonzero, compact):
             (lambda x: of_columns(x).mT.contiguous().mT, "metadata"),
         ],
         1,
-        4,
     ),
 )
 def test_a_wrong_kernel_is_found(nonzero, wrong, check):
@@ -131,19 +132,19 @@ def test_a_custom_fake_that_promises_something_else_is_found(nonzero):
 
 
 def test_a_dim_that_does_not_depend_on_data_is_a_typing_error(namespace):
-    with pytest.raises(ow.ContractError, match="has the dim 'm', but no argument's shape has it"):
+    with pytest.raises(ow.errors.ContractError, match="has the dim 'm', but no argument's shape has it"):
 
         @ow.op(f"{namespace}::doubled")
-        def doubled(x: Float[Tensor, "n"]) -> Float[Tensor, "m"]:
+        def doubled(x: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
             return 2 * x
 
 
 def test_what_is_not_possible_says_so(nonzero, compact):
-    with pytest.raises(ow.ContractError, match="the size 'm' depends on data"):
+    with pytest.raises(ow.errors.ContractError, match="the size 'm' depends on data"):
         torch.vmap(compact)(torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
-    with pytest.raises(ow.ContractError, match="the size 'm' depends on data, and meta tensors have none"):
+    with pytest.raises(ow.errors.ContractError, match="the size 'm' depends on data, and meta tensors have none"):
         nonzero(X.to("meta"))
-    with pytest.raises(ow.KernelError, match="get their outputs allocated, but the size 'm' is known only when"):
+    with pytest.raises(ow.errors.KernelError, match="get their outputs allocated, but the size 'm' is known only when"):
         nonzero.mojo("nonzero.mojo")
     assert {name for name, part in nonzero.parts.items() if part.origin.value == "missing"} == {
         "decomposition", "sharding", "vmap",
@@ -159,7 +160,7 @@ def test_it_is_timed(compact):
 
 def test_annotations_decide_where_they_say_enough(namespace):
     @ow.op(f"{namespace}::reads_values")
-    def reads_values(x: Float[Tensor, "n"], k: int) -> tuple[Float[Tensor, "n k"], Int64[Tensor, ""]]:
+    def reads_values(x: Float[Tensor, " n"], k: int) -> tuple[Float[Tensor, "n k"], Int64[Tensor, ""]]:
         assert x.sum().item() == x.sum().item()  # cannot run on fake tensors
         return x[:, None].expand(-1, k).clone(), torch.tensor(k, device=x.device)
 
@@ -175,7 +176,7 @@ def test_of_symbolic_sizes_the_fake_is_asked_and_not_the_reference(namespace):
         return x + torch.rand(x.shape, generator=generator).to(x)
 
     @ow.op(f"{namespace}::other")
-    def other(x: Float[Tensor, "n"]) -> Float[Tensor, "_"]:
+    def other(x: Float[Tensor, "n"]) -> Float[Tensor, " _"]:
         return x.repeat(2)
 
     asked = []
@@ -188,7 +189,7 @@ def test_of_symbolic_sizes_the_fake_is_asked_and_not_the_reference(namespace):
 
 def test_an_output_has_the_dtype_of_the_arguments_of_its_class(namespace):
     @ow.op(f"{namespace}::statistic")
-    def statistic(x: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+    def statistic(x: Float[Tensor, " n"]) -> Float[Tensor, ""]:
         return x.float().sum()
 
     report = ow.check(statistic, device="cpu", checks=["metadata"])

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 import opwright as ow
+from opwright import target
+from opwright.contract.inputs.cases import cases
 from opwright.errors import ArgumentError, KernelError, KernelRefusedError
-from opwright.results import Refused
+from opwright.fast_path.learning import Learner
+from opwright.machine import this_machine
+from opwright.results import Accepted, Refused
+from opwright.target import Engine
 
 
 def marked(namespace: str) -> ow.Op:
     """An operator whose kernels give different numbers, which show which one ran."""
 
     @ow.op(f"{namespace}::marked")
-    def marked(x: Float[Tensor, "n"], a: float = 1.0) -> Float[Tensor, "n"]:
+    def marked(x: Float[Tensor, " n"], a: float = 1.0) -> Float[Tensor, " n"]:
         return torch.zeros_like(x)
 
     return marked
@@ -64,7 +70,7 @@ def test_a_when_that_looks_at_values_is_asked_every_time(namespace: str) -> None
 
 def test_dtypes_speak_of_the_floating_arguments_where_there_are_any(namespace: str) -> None:
     @ow.op(f"{namespace}::take")
-    def take(x: Float[Tensor, "n"], i: Int[Tensor, "k"]) -> Float[Tensor, "k"]:
+    def take(x: Float[Tensor, " n"], i: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         return x[i]
 
     take.python(lambda x, i: x[i] + 1, name="single", dtypes=[torch.float32])
@@ -115,7 +121,7 @@ def test_explain_reports_that_the_reference_runs(namespace: str) -> None:
 
 
 def test_explain_judges_arguments_first(namespace: str) -> None:
-    with pytest.raises(ArgumentError, match="should have 1 dim"):
+    with pytest.raises(ArgumentError, match="must have 1 dim"):
         marked(namespace).explain(torch.ones(2, 2))
 
 
@@ -168,3 +174,49 @@ def test_calls_from_many_threads_agree(namespace: str) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_an_engine_that_is_switched_on_says_why_it_refuses_a_kernel(namespace, monkeypatch):
+    op = marked(namespace)
+    op.cuda(lambda x, a: x, name="k")
+    bare = dataclasses.replace(this_machine(), cxx=None)
+    assert "only in the simulator" in op.kernels["k"].probe("cpu", bare).reason
+    monkeypatch.setattr(target, "_of_check", [Engine.SIMULATOR])
+    assert op.kernels["k"].probe("cpu", bare).reason == "there is no C++ compiler"
+    assert isinstance(op.kernels["k"].probe("cpu"), Accepted)
+
+
+def test_guards_are_forgotten_after_what_they_were_made_from(namespace, monkeypatch):
+    """Else a call of another thread learns from an old table what nothing makes it forget."""
+    op = marked(namespace)
+    op.python(lambda x, a: torch.full_like(x, 1), name="k")
+    seen = []
+    monkeypatch.setattr(Learner, "forget", lambda self: seen.append("_tuned" in vars(op)))
+    assert op._tuned.tables == {}
+    assert "_tuned" in vars(op)
+    op.clear_tuning()
+    assert seen
+    assert not any(seen)
+
+
+def test_dtypes_concern_arguments_whose_annotation_leaves_a_choice(namespace: str) -> None:
+    @ow.op(f"{namespace}::decay")
+    def decay(x: Float[Tensor, " n"], state: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        return 0.5 * state + x.float()
+
+    decay.python(lambda x, state: 0.5 * state + x.float(), name="half", dtypes=[torch.float16])
+    state = torch.ones(3)
+    assert decay.explain(state.half(), state).chosen.kernel == "half"
+    assert decay.explain(state.bfloat16(), state).chosen.kernel == "reference"
+    assert decay.explain(state, state).chosen.kernel == "reference"
+    drawn = {case.dtypes for case in cases(decay.contract, "quick", (torch.float16,), longest=9)}
+    assert drawn == {(("Float", torch.float16),)}
+
+
+def test_dtypes_of_an_operator_without_a_choice_concern_all_arguments(namespace: str) -> None:
+    @ow.op(f"{namespace}::add")
+    def add(x: Float32[Tensor, " n"], y: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        return x + y
+
+    add.python(lambda x, y: x + y, name="half", dtypes=[torch.float16])
+    assert add.explain(torch.ones(3), torch.ones(3)).chosen.kernel == "reference"

@@ -17,7 +17,7 @@ def test_a_module_may_hold_arrays_and_tensors(monkeypatch, namespace):
     monkeypatch.setitem(sys.modules, "holds_arrays", module)
     module.TABLE, module.TENSOR = np.arange(3), torch.arange(3)
 
-    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def twice(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return 2 * x
 
     twice.__module__ = "holds_arrays"

@@ -1,4 +1,4 @@
-"""Units run here: in threads, those that have to be alone one after the other; Ctrl-C ends what runs."""
+"""Work items run here: in threads, those that have to be alone one after the other; Ctrl-C ends what runs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import threading
 import pytest
 
 from opwright.machine import Gpu, this_machine
-from opwright.sweep.executor import Here, run_units, usual_slots
+from opwright.sweep.executor import LocalExecutor, run_items, usual_slots
 from opwright.sweep.journal import Journal
-from opwright.sweep.unit import Done, Needs
-from tests.sweep.units import Square, Squared
+from opwright.sweep.work_item import Done, Needs
+from tests.sweep.work_items import Square, Squared
 
 VERSIONS = {"torch": "2.14"}
 
 
-def results(units, executor=None, **options):
-    with run_units(units, executor or Here(2), **options) as done:
+def results(items, executor=None, **options):
+    with run_items(items, executor or LocalExecutor(2), **options) as done:
         return {one.number: one.result.value for one in done}
 
 
 def test_each_unit_gives_its_result():
     steps = []
-    found = results([Square(n) for n in range(5)], on_step=lambda unit, what: steps.append((unit.number, what)))
+    found = results([Square(n) for n in range(5)], on_step=lambda item, what: steps.append((item.number, what)))
     assert found == {n: n**2 for n in range(5)}
     assert sorted(steps) == [(n, "multiplies") for n in range(5)]
 
@@ -36,32 +36,32 @@ def test_what_has_to_be_alone_runs_in_this_thread_after_the_others():
             order.append(self.number)
             return super().run(on_step)
 
-    units = [Noted(0, Needs(alone=True)), Noted(1), Noted(2, Needs(alone=True)), Noted(3)]
-    results(units)
+    items = [Noted(0, Needs(alone=True)), Noted(1), Noted(2, Needs(alone=True)), Noted(3)]
+    results(items)
     assert order[2:] == [0, 2]
-    assert units[0].thread == units[2].thread == threading.get_ident() != units[1].thread
+    assert items[0].thread == items[2].thread == threading.get_ident() != items[1].thread
 
 
 def test_an_interrupt_ends_what_runs_and_passes_on():
     ended = []
     with pytest.raises(KeyboardInterrupt):
-        results([Square(1, raises=KeyboardInterrupt), Square(2)], Here(1, lambda: ended.append(True)))
+        results([Square(1, raises=KeyboardInterrupt), Square(2)], LocalExecutor(1, lambda: ended.append(True)))
     assert ended == [True]
 
 
 def test_what_is_lost_is_not_written_and_runs_again(tmp_path):
-    class Loses(Here):
-        def run(self, units, on_step):
-            for number, unit in enumerate(units):
-                yield Done(number, unit.without_result("its worker died", ""), lost=True)
+    class Loses(LocalExecutor):
+        def run(self, items, on_step):
+            for number, item in enumerate(items):
+                yield Done(number, item.without_result("its worker died", ""), lost=True)
 
     with Journal(tmp_path / "j", VERSIONS) as journal:
         assert results([Square(3)], Loses(), journal=journal) == {0: -1}
-    unit = Square(3)
+    item = Square(3)
     with Journal(tmp_path / "j", VERSIONS) as journal:
-        assert results([unit], journal=journal) == {0: 9}
-    assert unit.ran == 1
-    assert isinstance(unit.run(print), Squared)
+        assert results([item], journal=journal) == {0: 9}
+    assert item.ran == 1
+    assert isinstance(item.run(print), Squared)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from opwright.errors import CheckError
 from opwright.sweep.journal import Journal
-from tests.sweep.units import Square, Squared
+from tests.sweep.work_items import Square, Squared
 
 VERSIONS = {"opwright": "1", "torch": "2.14"}
 

@@ -98,7 +98,7 @@ def test_a_kernel_with_a_wrong_hand_written_gradient_is_an_error(scale):
 def test_a_baseline_without_gradients_is_timed_forward(scale):
     messages = []
     scale.baseline(lambda x, a: (x * a).detach(), name="vendor")
-    report = bench(scale, baselines=["vendor"], progress=messages.append)
+    report = bench(scale, baselines=["vendor"], events=ow.Events(step=messages.append))
     assert {m.direction for m in report if m.kernel == "vendor"} == {"forward"}
     assert any("carries no gradient" in t for t in messages)
     assert not report.errors
@@ -118,7 +118,7 @@ def test_devices_and_dtypes_say_where_it_is_timed(scale):
     messages = []
     scale.baseline(lambda x, a: x * a, name="gpu", devices=["cuda"])
     scale.baseline(lambda x, a: x * a, name="half", dtypes=[torch.float16])
-    report = bench(scale, baselines=["gpu", "half"], progress=messages.append)
+    report = bench(scale, baselines=["gpu", "half"], events=ow.Events(step=messages.append))
     assert {m.kernel for m in report} == {"k"}
     assert any("gpu: for cuda only, not for cpu" in t for t in messages)
     assert any("half: takes float16, not float32" in t for t in messages)
@@ -143,7 +143,7 @@ def test_a_baseline_that_changes_torchs_precision_is_left_out_and_the_change_und
     [
         (lambda x: x, {"name": "v"}, SignatureMismatchError, r"the baseline 'v' takes \(x\), but the operator takes"),
         (lambda a, x: x, {"name": "v"}, SignatureMismatchError, r"takes \(a, x\)"),
-        ("vendor.py", {}, KernelError, "op.baseline was given str"),
+        ("vendor.py", {}, KernelError, "op.baseline must be given a callable, got str"),
         (lambda x, a: x, {"name": "reference"}, KernelError, "the name of the reference in tables"),
         (lambda x, a: x, {"name": "torch.compile"}, KernelError, "the name of the reference in tables"),
         (lambda x, a: x, {"name": "k"}, KernelError, "'k' is a kernel already"),

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.errors import CheckError, KernelError
 from opwright.report.records import read
 from opwright.results import BenchReport, ComparisonVerdict, Estimate, Measurement, RooflineLimit
@@ -187,7 +187,7 @@ def test_a_kernel_outside_its_domain_is_left_out_and_said_so(namespace, quick_en
     scale = scale_op(namespace)
     scale.python(lambda x, a: (x * a).contiguous(), name="small", when=lambda x, a: x.numel() < 10)
     messages = []
-    report = quick_engine(scale, progress=messages.append)
+    report = quick_engine(scale, events=ow.Events(step=messages.append))
     assert {m.kernel for m in report} == {"reference"}
     assert any("small" in t and "`when` predicate is False" in t for t in messages)
 
@@ -202,14 +202,14 @@ def test_an_interrupt_keeps_what_was_measured(namespace, quick_engine):
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    report = quick_engine(scale, on_measurement=stop_after_two)
+    report = quick_engine(scale, events=ow.Events(finished=stop_after_two))
     assert len(report.measurements) == 2
     assert "interrupted" in report.errors[-1]
 
 
 def test_an_operator_without_gradients_has_no_backward_times(namespace, quick_engine):
     @ow.op(f"{namespace}::largest")
-    def largest(x: Float[Tensor, "n"]) -> Int[Tensor, ""]:
+    def largest(x: Float[Tensor, " n"]) -> Int[Tensor, ""]:
         return x.argmax()
 
     assert {m.direction for m in quick_engine(largest)} == {"forward"}
@@ -217,7 +217,7 @@ def test_an_operator_without_gradients_has_no_backward_times(namespace, quick_en
 
 def test_numpy_references_are_timed_too(namespace, quick_engine):
     @ow.op(f"{namespace}::total")
-    def total(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, ""]:
+    def total(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, ""]:
         return np.sum(x)
 
     assert {m.kernel for m in quick_engine(total, directions=["forward"])} == {"reference"}
@@ -279,6 +279,16 @@ def test_default_sizes_reach_from_launch_bound_to_past_the_cache():
     assert len(sizes_of(elementwise, quick=True)) == 1
 
 
+def normalised(x: Float[Tensor, "*batch h"], w: Float[Tensor, " h"]) -> Float[Tensor, "*batch h"]:
+    return x * w
+
+
+def test_rows_grow_with_the_number_of_rows():
+    found = sizes_of(normalised)
+    assert [s["h"] * s["batch"][0] for s in found] == [1 << 10, 1 << 17, 1 << 23]
+    assert all(1 <= s["batch"][0] / s["h"] <= 4 for s in found)
+
+
 def test_the_authors_sizes_are_taken_in_step(namespace):
     scale = scale_op(namespace)
     scale.sizes(n=(3, 4))
@@ -325,14 +335,14 @@ def test_a_backward_subject_does_only_the_backward(namespace):
 
     (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [10]}, dtypes=(), quick=True)
     sets = input_sets(scale, case, "cpu", 1000, 10_000)
-    made = backward_of(kernel_candidate(scale, "counted"), sets[:2])
+    made = backward_of(scale.contract, kernel_candidate(scale, "counted"), sets[:2])
     assert made is not None
     candidate, states = made
     before = len(calls)
     (grad,) = candidate.run(states[0])
     assert len(calls) == before
     assert grad.shape == (10,)
-    assert backward_of(plain_reference(scale), sets[:1]) is not None
+    assert backward_of(scale.contract, plain_reference(scale), sets[:1]) is not None
 
 
 def test_the_cpu_timer_orders_a_short_and_a_long_call():

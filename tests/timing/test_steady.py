@@ -135,13 +135,14 @@ def test_a_machine_without_cuda_says_why_the_cache_is_not_reset(monkeypatch):
 
 @pytest.mark.gpu
 def test_a_backward_is_captured_in_a_graph_and_the_cache_is_reset():
+    from opwright.gallery.trig import sin
     from opwright.timing.candidates import Candidate, backward_of
     from opwright.timing.timers import GpuTimer
 
     timer = GpuTimer()
     assert timer.settings()["persisting lines of the L2"] == "reset before each cold sample"
     x = torch.randn(1 << 20, device="cuda")
-    made = backward_of(Candidate("s", "torch", lambda arguments: torch.sin(arguments[0])), [(x,)])
+    made = backward_of(sin.contract, Candidate("s", "torch", lambda arguments: torch.sin(arguments[0])), [(x,)])
     assert made is not None
     candidate, states = made
     graph = timer.warm_times(candidate, states, 5)

@@ -12,9 +12,9 @@ import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.errors import CacheError, CheckError
 from opwright.results import Crossover, SizeRange
-from opwright.runtime import tuned as tables
-from opwright.runtime.size_tables import count_elements, dtype_key
-from opwright.runtime.tuned import Tuned
+from opwright.runtime.tuning import tuned as tables
+from opwright.runtime.tuning.size_tables import count_elements, dtype_key
+from opwright.runtime.tuning.tuned import Tuned
 from opwright.timing import run as engine
 
 # The time of a call by the clock of these tests (µs), by the number of elements.
@@ -86,12 +86,15 @@ def first(operator, n):
     for name, kernel in operator.kernels.items():
         launch = kernel.load()
         kernel._launch = lambda *arguments, name=name, launch=launch: (ran.append(name), launch(*arguments))[1]
+        kernel._prepared_by_device.clear()
+    operator._learner.forget()
     for _ in range(3):
         operator(torch.ones(n))
     assert len(set(ran)) == 1
     assert len(ran) % 3 == 0
     for kernel in operator.kernels.values():
         kernel._launch = None
+        kernel._prepared_by_device.clear()
     return ran[0]
 
 
@@ -177,7 +180,7 @@ def test_an_interrupted_sweep_keeps_no_table(namespace):
     def stop(measurement):
         raise KeyboardInterrupt
 
-    report = tune(double, on_measurement=stop)
+    report = tune(double, events=ow.Events(finished=stop))
     assert "interrupted" in report.errors[-1]
     assert chosen(double).kernel == "steady"
 
@@ -189,7 +192,7 @@ def test_an_interrupt_between_sizes_keeps_the_tables_of_the_operators_before(nam
         if measurement.op == cut.contract.qualname and measurement.case["n"] == [100_000]:
             raise KeyboardInterrupt
 
-    report = ow.tune(done, cut, device="cpu", sizes={"n": [10, 100_000]}, iters=10, on_measurement=stop)
+    report = ow.tune(done, cut, device="cpu", sizes={"n": [10, 100_000]}, iters=10, events=ow.Events(finished=stop))
     assert [c.op for c in report.crossovers] == [done.contract.qualname]
     assert (chosen(done).kernel, chosen(cut).kernel) == ("growing", "steady")
 
@@ -218,6 +221,7 @@ def test_a_table_is_followed_under_torch_compile_and_changes_the_operators_diges
     assert torch.equal(torch.compile(lambda x: double(x), backend="aot_eager")(torch.ones(10)), torch.full((10,), 2.0))
 
 
+@pytest.mark.slow
 def test_a_later_process_follows_the_table(run_python):
     script = """
         import sys, torch, opwright as ow

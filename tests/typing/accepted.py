@@ -19,13 +19,13 @@ def saxpy(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"], a: float = 1.0) -> Flo
 
 
 @ow.op("typing::halves")
-def halves(x: Float[Tensor, "n"]) -> tuple[Float[Tensor, "m"], Float[Tensor, "m"]]:
+def halves(x: Float[Tensor, " n"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
     first, second = x.chunk(2)
     return first, second
 
 
 @ow.op("typing::total")
-def total(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, ""]:
+def total(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, ""]:
     return np.asarray(x.sum())
 
 
@@ -33,7 +33,7 @@ x = torch.ones(4)
 assert_type(saxpy(x, x, 2.0), Tensor)
 assert_type(saxpy(x, y=x), Tensor)
 assert_type(halves(x), tuple[Tensor, Tensor])
-assert_type(saxpy.explain(x, x), ow.Explanation)
+assert_type(saxpy.explain(x, x), ow.results.Explanation)
 assert_type(saxpy.flops(x, x, a=2.0), int)
 assert_type(saxpy.restricted_to("reference")(x, x), Tensor)
 total(x)  # tensors or arrays
@@ -74,11 +74,12 @@ with saxpy.only("other"):
     pass
 
 report = ow.check(saxpy)
-assert_type(report, ow.CheckReport)
-assert_type(ow.bench(saxpy), ow.BenchReport)
-statuses: list[ow.Status] = [verdict.status for verdict in report.verdicts]
+assert_type(report, ow.results.CheckReport)
+assert_type(ow.bench(saxpy), ow.results.BenchReport)
+statuses: list[ow.results.Status] = [verdict.status for verdict in report.verdicts]
 
 graphed = ow.cuda_graphed(saxpy)
+assert_type(ow.cuda_graphed(saxpy, max_pairs=8)(x, x, 2.0), Tensor)
 assert_type(graphed(x, x, 2.0), Tensor)
 assert_type(ow.cdiv(5, 2), int)
 
@@ -89,5 +90,5 @@ as_function: Callable[[Tensor, Tensor, float], Tensor] = saxpy
 
 try:
     saxpy(x, x)
-except (ow.ArgumentError, ow.SimulatorError) as error:
-    findings = error.findings if isinstance(error, ow.SimulatorError) else ()
+except (ow.errors.ArgumentError, ow.errors.SimulatorError) as error:
+    findings = error.findings if isinstance(error, ow.errors.SimulatorError) else ()

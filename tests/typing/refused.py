@@ -37,4 +37,4 @@ ow.chek(scaled)  # refused
 ow.op(qualname=3)  # refused
 ow.op("typing::other", autocast="upper")  # refused
 ow.cuda_graphed(scaled)(x)  # refused
-ow.Status.PASSED  # refused  # noqa: B018
+ow.results.Status.PASSED  # refused  # noqa: B018

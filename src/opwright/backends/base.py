@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import abc
 import ast
-import contextlib
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.instrumented import compute_sanitizer
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError, SignatureMismatchError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
-from opwright.results.outcomes import Instrumented
+from opwright.target import Engine, Target
+
+if TYPE_CHECKING:
+    from opwright.backends.check_hooks import CheckHooks
 
 __all__ = [
     "Artifact",
@@ -33,6 +34,8 @@ __all__ = [
     "Launch",
     "compare_parameters",
     "compare_with_contract",
+    "free_kinds",
+    "is_for_any_size",
     "launch_for_calls_like",
     "parameters_in_file",
 ]
@@ -47,7 +50,7 @@ class KernelSpec:
 
     Attributes:
         name: unique within the operator.
-        backend: a key of ``BACKENDS``.
+        backend: a key of ``LANGUAGES``.
         source: a Python callable, or the file that holds the kernel.
         entry: the function's name in that file.
         devices: torch device types that the kernel is written for.
@@ -96,10 +99,10 @@ class Backend(abc.ABC):
     mutates: ClassVar[bool] = False
     # Whether its kernels (or their launchers) allocate their outputs, whose sizes may then depend on data.
     allocates_itself: ClassVar[bool] = True
-    # Whether kernels in a simulator are compiled anew for other sizes or dtypes.
-    compiles_for_sizes: ClassVar[bool] = False
-    # Whether the authors of its kernels place barriers between threads.
-    has_barriers: ClassVar[bool] = False
+    # Why its kernels cannot be in a package, and what to write instead; empty if they can.
+    not_packaged: ClassVar[tuple[str, str] | None] = None
+    # What checks ask of the language, if there is more than ``CheckHooks`` has.
+    check_hooks: ClassVar[type[CheckHooks] | None] = None
 
     @abc.abstractmethod
     def available(self, machine: Machine) -> Probe:
@@ -109,14 +112,14 @@ class Backend(abc.ABC):
         """Whether the tools that build this kernel are available. Default: the same for every kernel of a language."""
         return self.available(machine)
 
-    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
-        """Whether this kernel can run on this type of device here. Never raises."""
+    def probe(self, spec: KernelSpec, target: Target, machine: Machine) -> Probe:
+        """Whether this kernel can run on this target here. Never raises."""
         language = self.tools_for(spec, machine)
         if isinstance(language, Refused):
             return language
-        if device not in spec.devices:
-            return Refused(f"written for {' and '.join(spec.devices)}, not for {device}")
-        if device == "cuda" and not machine.has_gpu:
+        if target.device not in spec.devices or target.engine is not Engine.NATIVE:
+            return Refused(f"written for {' and '.join(spec.devices)}, not for {target}")
+        if target.device == "cuda" and not machine.has_gpu:
             return Refused("no CUDA GPU is visible to torch", "run on a machine with an NVIDIA GPU and driver")
         return Accepted()
 
@@ -145,6 +148,11 @@ class Backend(abc.ABC):
         except (OSError, TypeError):
             return f"# the source of {spec.source!r} is not available\n"
 
+    def files(self, spec: KernelSpec) -> Iterator[Path]:
+        """The files that a kernel is built from, as far as its source names them."""
+        if isinstance(spec.source, Path):
+            yield spec.source.absolute()
+
     @abc.abstractmethod
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         """Make the artifact, or take it from the cache.
@@ -157,6 +165,24 @@ class Backend(abc.ABC):
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         """Make the artifact callable."""
 
+    def prebuild(
+        self,
+        spec: KernelSpec,
+        contract: Contract,
+        tools: BuildTools,
+        archs: Sequence[str],
+        calls: Sequence[Sequence[Any]],
+    ) -> list[Path]:
+        """Compile a GPU kernel for some architectures and calls, and write the binaries beside its source.
+
+        Args:
+            calls: arguments of calls, on any device; their dtypes, shapes and numbers select the specialisations.
+
+        Raises:
+            KernelError: the language, or this kernel, has no such binaries.
+        """
+        raise KernelError(f"{contract.qualname}:{spec.name} has no folder for binaries", fix="choose another kernel")
+
     def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
         """A condition on a call's arguments besides the user's ``when``: Accepted, or Refused with the reason."""
         return None
@@ -167,45 +193,9 @@ class Backend(abc.ABC):
         """Like ``compile``, where other kernels are in the same source. Default: each is compiled by itself."""
         return self.compile(spec, contract, tools)
 
-    def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
-        """A context for every kernel of a check, in any language. In it, simulators run threads and programs in an
-        order that follows from the number ``order``."""
-        return contextlib.nullcontext()
-
     def dtypes_here(self, spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype] | None:
         """Dtypes in which a kernel can run on a machine; None if all."""
         return spec.dtypes if spec.dtypes is not None else self.dtypes
-
-    def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
-        """Dtypes that cannot be checked on this machine, each with the reason."""
-        return {}
-
-    def configurations(
-        self, spec: KernelSpec, contract: Contract
-    ) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
-        """The configurations among which a kernel that tunes itself chooses, each with a block in which it is the only
-        one. Empty if there are none."""
-        return ()
-
-    def measuring(self, spec: KernelSpec, contract: Contract) -> contextlib.AbstractContextManager[None] | None:
-        """A block in which a kernel that tunes itself launches each configuration on the caller's tensors in each call,
-        before the launch that counts, where it would do so on a GPU only. None if it has nothing to measure."""
-        return None
-
-    def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
-        """A block in which values that the language leaves open consist of such bytes, in a simulator; None if none are
-        left open, or if they cannot be chosen."""
-        return None
-
-    def compiling_only(self) -> contextlib.AbstractContextManager[None]:
-        """A block in which simulated kernels are compiled for the calls that are made, and not run."""
-        return contextlib.nullcontext()
-
-    def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
-        """How a tool watches the memory accesses of a kernel on a type of device."""
-        if device == "cuda":
-            return compute_sanitizer(barriers=self.has_barriers)
-        return Refused(f"no tool watches what {self.name} kernels access on a CPU")
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         """A form of the kernel that torch.compile may trace into; None keeps it one opaque operator."""
@@ -264,9 +254,21 @@ def launch_for_calls_like(launch: Launch, arguments: Sequence[Any]) -> Launch:
     """A loaded kernel specialised to calls like the last one: ``launch`` itself, if it has no such form.
 
     Two calls are alike if their tensors have the same dtypes, devices, sizes and strides, and their other arguments
-    are equal; addresses may differ. A kernel offers its specialised form in a method ``for_calls_like``, which must
-    not compile anything: the call may have run another kernel.
+    are equal, but for numbers on which the contract has no condition; addresses may differ. A kernel offers its
+    specialised form in a method ``for_calls_like``, which must not compile anything: the call may have run another
+    kernel.
     """
     specialise = getattr(launch, "for_calls_like", None)
     specialised: Launch = launch if specialise is None else specialise(arguments)
     return specialised
+
+
+def is_for_any_size(launch: Launch) -> bool:
+    """Whether the specialised form of a loaded kernel is for calls of any sizes (``for_any_size``)."""
+    return bool(getattr(launch, "for_any_size", not hasattr(launch, "for_calls_like")))
+
+
+def free_kinds(launch: Launch) -> tuple[type, ...]:
+    """The types of numbers in which calls of the specialised form may differ (``free_kinds``)."""
+    kinds: tuple[type, ...] = getattr(launch, "free_kinds", (int, float))
+    return kinds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,13 @@ __all__ = ["compile_error", "does_not_compile", "first_errors", "first_of", "run
 _TIME_LIMIT_S = 900.0
 _SEE_LOG = "the whole output is in this exception's .log"
 _MOST_LINES = 6
+_MOST_NOTES = 6
 # g++ and clang write ``file:3:5: error:``, nvcc and NVRTC ``file(3): error:``; each with source line and caret below.
 _PLACE = r"\S[^\n]*?(?::\d+(?::\d+)?|\(\d+\)): "
 _MESSAGE = re.compile(rf"(?m)^(?={_PLACE}(?:fatal |catastrophic )?(?:error|warning|note)\b)")
 _ERROR = re.compile(rf"{_PLACE}(?:fatal |catastrophic )?error\b")
+_NOTE = re.compile(rf"{_PLACE}note\b")
+_CONTEXT = re.compile(r"In file included from |\S[^\n]*: (?:In|At) |\S[^\n]*:   required ")
 
 
 def run_compiler(
@@ -81,13 +85,26 @@ def does_not_compile(what: str, target: str) -> str:
 
 
 def first_errors(log: str, limit: int = 3) -> str:
-    """The first errors with their source lines and carets; if no error is found, the end of the output."""
-    blocks = [block for block in _MESSAGE.split(log) if _ERROR.match(block)]
-    shown = ["\n".join(block.rstrip().split("\n\n")[0].splitlines()[:_MOST_LINES]) for block in blocks[:limit]]
-    return first_of(shown, len(blocks)) if blocks else log.strip()[-2000:] or "the compiler printed nothing"
+    """The first errors with their notes, source lines and carets; if no error is found, the end of the output."""
+    groups: list[list[str]] = []  # each message with its notes
+    for message in _MESSAGE.split(log):
+        if groups and _NOTE.match(message):
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    errors = [messages for messages in groups if _ERROR.match(messages[0])]
+    shown = [first_of(list(map(_first_lines, e[: _MOST_NOTES + 1])), len(e), "notes") for e in errors[:limit]]
+    return first_of(shown, len(errors)) if errors else log.strip()[-2000:] or "the compiler printed nothing"
 
 
-def first_of(shown: Sequence[str], count: int) -> str:
+def _first_lines(message: str) -> str:
+    """A message without what leads to the next one: in which files and functions that is."""
+    lines = message.rstrip().split("\n\n")[0].splitlines()
+    own = itertools.takewhile(lambda line: not _CONTEXT.match(line), lines[1:])
+    return "\n".join([lines[0], *own][:_MOST_LINES])
+
+
+def first_of(shown: Sequence[str], count: int, what: str = "") -> str:
     """Some errors, and how many more there are."""
-    more = f"\n… and {count - len(shown)} more" if count > len(shown) else ""
+    more = f"\n… and {count - len(shown)} more{what and f' {what}'}" if count > len(shown) else ""
     return "\n".join(shown) + more

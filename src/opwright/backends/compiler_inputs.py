@@ -2,6 +2,11 @@
 
 Shared by everything that is built from C++ and CUDA. Nothing here reads a source to find what it includes, except to
 find names that no report has (``named_files.py``).
+
+The reports are ``SUNPRO_DEPENDENCIES`` of gcc, also under nvcc; ``--dependency-file`` of the linker; ``--MD`` of GNU's
+assembler; and NVRTC's time trace (``cuda/nvrtc.py``). They also tell where a compiler looked first and found nothing: a
+file that appears there counts. The user's files are compared by content, those of the compiler, the system and torch by
+time and size.
 """
 
 from __future__ import annotations
@@ -18,6 +23,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from opwright.backends.build_reports import (
+    assembler_lists_files,
+    linked_files,
+    linker_has_dependency_file,
+    names_in_rules,
+)
 from opwright.backends.compiler_options import (
     expanded,
     library_folders,
@@ -130,13 +141,13 @@ class BuildWatch:
 
     def _included_names(self) -> Iterator[str]:
         reports = Path(self._folder.name).glob(f"{_COMPILED}*.d")
-        return (name for report in sorted(reports) for name in _names_in_rules(report))
+        return (name for report in sorted(reports) for name in names_in_rules(report))
 
     @property
     def compile_flags(self) -> list[str]:
         if self._by_flag:
             return ["-MD", "-MF", str(self._compiled)]
-        if self._nvcc or "," in str(self._assembled) or not _assembler_lists_files(self.compiler.path):
+        if self._nvcc or "," in str(self._assembled) or not assembler_lists_files(self.compiler.path):
             return []
         return [f"-Wa,--MD,{self._assembled}"]
 
@@ -148,7 +159,7 @@ class BuildWatch:
 
     @functools.cached_property
     def _reports_libraries(self) -> bool:
-        return _linker_has_dependency_file("gcc" if self._nvcc else self.compiler.path)
+        return linker_has_dependency_file("gcc" if self._nvcc else self.compiler.path)
 
     def included(self) -> list[str]:
         """The files that the compiler has included, absolute paths."""
@@ -183,7 +194,7 @@ class BuildWatch:
         if search is None or not self._reported(flags, linked):
             return ReadFiles(complete=False)
         default = _default_folders(self.compiler)
-        reported = [*self._included_names(), *(_linked_files(self._linked) if self._linked.is_file() else ())]
+        reported = [*self._included_names(), *(linked_files(self._linked) if self._linked.is_file() else ())]
         return read_by_build(
             [*(os.path.join(here, name) for name in reported), *map(str, others)],
             [*flags, *_flags_of_environment()],
@@ -202,7 +213,7 @@ class BuildWatch:
         if not self._assembled.is_file():
             return None
         # It also names its own source, and what the compiler calls the user's.
-        paths = (os.path.join(here, name) for name in _names_in_rules(self._assembled))
+        paths = (os.path.join(here, name) for name in names_in_rules(self._assembled))
         return [path for path in paths if os.path.isfile(path)]
 
     def _reported(self, flags: Sequence[str], linked: bool) -> bool:
@@ -333,46 +344,6 @@ def _text(path: str) -> str:
     except OSError:
         return ""
     return "" if "\0" in text[:4096] else text  # a library or an object
-
-
-# --- the reports ---
-
-
-def _names_in_rules(report: Path) -> Iterator[str]:
-    """The prerequisites of the rules that a compiler wrote for make: ``a.o: a.cpp dir/with\\ blank.h``."""
-    text = report.read_text(errors="surrogateescape").replace("\\\n", " ")
-    for line in text.splitlines():
-        for name in re.findall(r"(?:\\[ #]|\$\$|[^\s])+", line.partition(": ")[2]):
-            yield name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$")
-
-
-def _linked_files(report: Path) -> list[str]:
-    """The same of a linker, which writes one name a line, as it is."""
-    lines = report.read_text(errors="surrogateescape").split("\n\n")[0].split(" \\\n")
-    return [line.strip() for line in lines[1:]]
-
-
-@functools.cache
-def _linker_has_dependency_file(driver: str) -> bool:
-    try:
-        done = subprocess.run(
-            [driver, "-Wl,--help"], capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return "--dependency-file" in done.stdout
-
-
-@functools.cache
-def _assembler_lists_files(driver: str) -> bool:
-    try:
-        done = subprocess.run(
-            [driver, "-Wa,--help", "-c", "-x", "assembler", "/dev/null", "-o", "/dev/null"],
-            capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return "--MD FILE" in done.stdout
 
 
 @functools.cache

@@ -16,13 +16,14 @@ see ``file_trust.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 from opwright.cache import folders
 from opwright.cache.artifact import MANIFEST, ArtifactKey, Verified, folders_of, publish, verified
+from opwright.errors import CompileError
 from opwright.file_trust import why_untrusted
 from opwright.read_files import ReadFiles
 
@@ -60,6 +61,7 @@ class ArtifactCache:
         self._supplier = supplier
         self._private: Path | None = None
         self._verified: dict[Path, Verified] = {}
+        self._errors: dict[str, CompileError] | None = None
 
     def get_or_build(
         self,
@@ -78,8 +80,29 @@ class ArtifactCache:
 
         Raises CacheError when the disk is full, when ``build`` wrote no file, or when not even a
         temporary folder can be written. Other exceptions of ``build`` or the callbacks pass
-        unchanged. After any exception nothing is cached and the lock is released.
+        unchanged. After any exception nothing is cached (but see ``keeping_errors``) and the lock is released.
         """
+        if self._errors is not None and key.folder in self._errors:
+            raise self._errors[key.folder].with_traceback(None)
+        try:
+            return self._found_or_built(key, build, on_build, on_wait)
+        except CompileError as error:
+            if self._errors is not None:
+                self._errors[key.folder] = error
+            raise
+
+    @contextmanager
+    def keeping_errors(self) -> Iterator[None]:
+        """In a block in which no source changes, raise an error of a compiler again in place of compiling again."""
+        before, self._errors = self._errors, {} if self._errors is None else self._errors
+        try:
+            yield
+        finally:
+            self._errors = before
+
+    def _found_or_built(
+        self, key: ArtifactKey, build: Build, on_build: Callable[[], None] | None, on_wait: Callable[[], None] | None
+    ) -> Path:
         found = self.find(key)
         if found is not None:
             return found

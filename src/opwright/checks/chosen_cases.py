@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from opwright.checks.context import Context
-from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.case import MOST_LISTS, Case, Size
 from opwright.contract.inputs.layouts import BROADCAST
 from opwright.contract.inputs.sizes import elements
 
@@ -61,11 +61,13 @@ def long_cases(context: Context) -> list[Case]:
 
 
 def with_other_shapes(context: Context) -> list[Case]:
-    """In the first dtype: a case whose dims are all alike, those without optional arguments, those that broadcast."""
+    """In the first dtype: a case whose dims are all alike, one without each optional argument, one of each choice of
+    options, one with a longer list, those that broadcast."""
     plain = [c for c in context.cases if c.is_plain and c.sample is None and _is_first_dtype(context, c)]
     square = [c for c in plain if c.layout == "contiguous" and len(_lengths(c)) > 1 and len(set(_lengths(c))) == 1]
-    without = [c for c in plain if c.absent or c.without]
-    return [*square[-1:], *without, *(c for c in plain if c.layout.partition(":")[0] == BROADCAST)]
+    branches = {c.branch: c for c in reversed(plain) if any(c.branch) and c.layout == "contiguous"}
+    longer = sorted((c for c in plain if c.lists > MOST_LISTS), key=lambda c: c.lists)[:1]
+    return [*square[-1:], *branches.values(), *longer, *(c for c in plain if c.layout.partition(":")[0] == BROADCAST)]
 
 
 def with_values(context: Context, values: Sequence[str]) -> list[Case]:

@@ -11,10 +11,12 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from opwright.errors import NotSimulatedError
-from opwright.machine import in_simulator
+from opwright.errors import CompileTimeoutError, NotSimulatedError
+from opwright.target import Engine, engines_here
 
-__all__ = ["Raised", "in_words", "pass_on_refusal", "place_of", "text_of", "where_raised"]
+__all__ = [
+    "Raised", "in_words", "is_beyond_hardware", "is_lost_gpu", "pass_on_refusal", "place_of", "text_of", "where_raised",
+]  # fmt: skip
 
 
 class Raised(Exception):
@@ -31,6 +33,29 @@ class Raised(Exception):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.args[0]}{self.at}"
+
+
+_LOST_GPU = ("illegal memory access", "misaligned address", "unspecified launch failure", "device-side assert")
+# What is raised of blocks that need more shared memory, registers or threads than there are; and of Triton's blocks of
+# more than 2**20 elements.
+_BEYOND_HARDWARE = (
+    ("OutOfResources", "out of resource"),
+    ("CompilationError", "exceeds triton maximum tensor numel"),
+    ("AcceleratorError", "too many resources requested for launch"),
+)
+
+
+def is_lost_gpu(text: str) -> bool:
+    """Whether an error says that CUDA answers the process nothing but this error from now on."""
+    return "CUDA error" in text and any(words in text for words in _LOST_GPU)
+
+
+def is_beyond_hardware(raised: Raised) -> bool:
+    """Whether a kernel could not be launched because the hardware, or its compiler, has no blocks that are so large.
+
+    Only the classes count that Triton and CUDA raise: a kernel must not choose by a text which sizes are checked.
+    """
+    return any(raised.kind == kind and words in str(raised) for kind, words in _BEYOND_HARDWARE)
 
 
 def text_of(error: BaseException) -> str:
@@ -61,8 +86,9 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
 
 
 def pass_on_refusal(error: Exception) -> None:
-    """Raise what a simulator does not have: that says nothing about the kernel."""
-    if isinstance(error, NotSimulatedError) and in_simulator():
+    """Raise what says nothing about the kernel: a simulator does not have it, or its compilation was stopped."""
+    is_not_simulated = isinstance(error, NotSimulatedError) and Engine.SIMULATOR in engines_here()
+    if is_not_simulated or isinstance(error, CompileTimeoutError):
         raise error
 
 
@@ -90,5 +116,5 @@ def _python() -> str:
 @functools.cache
 def _called() -> tuple[str, ...]:
     """The folders of packages that kernels call."""
-    found = map(importlib.util.find_spec, ("torch", "triton", "numpy", "opwright"))
+    found = map(importlib.util.find_spec, ("torch", "triton", "numpy", "opwright", "kernelsim"))
     return tuple(str(Path(spec.origin).parent) + os.sep for spec in found if spec is not None and spec.origin)

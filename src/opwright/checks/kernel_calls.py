@@ -1,7 +1,7 @@
 """Calls of the kernel that is checked, and what a check learns from one.
 
-A check asks for them through ``Calls``. In the process in which the kernel runs they are made here; the judge, in
-another process, gets what they return as bytes (``process/remote.py``).
+A check asks for them through ``Calls``. The kernel's process makes them here; the
+checker process gets what they return as bytes (``process/kernel_client.py``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import Any, Protocol
 import torch
 
 from opwright import tree
-from opwright.checks import state
-from opwright.checks.copies import lacks_memory, same_layout_copy
-from opwright.checks.exceptions import Raised, in_words, pass_on_refusal, text_of, where_raised
-from opwright.errors import ContractError, OpwrightError
+from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_refusal, text_of, where_raised
+from opwright.checks.settings import state
+from opwright.checks.shortage import lacks_memory
+from opwright.contract.signature import Argument
+from opwright.errors import ContractError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import as_fakes
+from opwright.runtime.kernel import in_backward
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
+from opwright.workers.copies import same_layout_copy
+from opwright.workers.wire import NotATensor
 
 __all__ = [
     "Call",
@@ -29,20 +33,13 @@ __all__ = [
     "Gradients",
     "Layout",
     "Meanwhile",
-    "NotATensor",
     "gradients_of",
+    "layout_of",
     "same_layout",
 ]
 
 # With more bytes of arguments and outputs, there is no second call.
 _SMALL = 1 << 12
-
-
-@dataclass(frozen=True)
-class NotATensor:
-    """A result that is no tensor, or one that has no strides."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -170,13 +167,17 @@ class CallsHere:
         try:
             outputs = self.returned(passed)
             self.synchronize()
-            shared = _shared_memory(outputs, passed) or self._kept_memory(outputs, again)
+            shared = _shared_memory(outputs, passed, self.op.contract.signature.arguments) or self._kept_memory(
+                outputs, again
+            )
         except Exception as error:  # an exception of the kernel is a finding
             pass_on_refusal(error)
             found = Call(passed, self.described(error))
+            if is_lost_gpu(str(found.outputs)):  # which answers no more questions about its settings
+                return found
         else:
             known = tuple(o if _is_dense(o) else NotATensor(_name_of(o)) for o in outputs)
-            layouts = tuple(None if isinstance(o, NotATensor) else _layout(o) for o in known)
+            layouts = tuple(None if isinstance(o, NotATensor) else layout_of(o) for o in known)
             found = Call(passed, known, layouts, self._promised(passed), shared)
         changed = state.changes(before, self.device)
         state.restore(before, changed, self.device)
@@ -208,7 +209,7 @@ class CallsHere:
                 promised = contract.unpack(contract.signature.call(self.op.with_saved, fakes))
             except Exception as error:  # a custom fake may raise anything
                 return f"the fake raises {in_words(error)}"
-            return tuple(_layout(fake) for fake in promised)
+            return tuple(layout_of(fake) for fake in promised)
 
     def gradients(
         self,
@@ -271,7 +272,8 @@ def gradients_of(
 
     def backward(grads: Sequence[torch.Tensor | None], *, last: bool) -> tuple[torch.Tensor | None, ...]:
         known = [g for g in grads if g is not None]
-        found = torch.autograd.grad(used, wanted, known, allow_unused=True, retain_graph=not last)
+        with in_backward(tree.tensors([inputs, list(outputs), known])):
+            found = torch.autograd.grad(used, wanted, known, allow_unused=True, retain_graph=not last)
         synchronize()
         return tuple(found)
 
@@ -279,16 +281,23 @@ def gradients_of(
         got = backward(incoming, last=again is None)
     except ContractError as error:  # the reference writes over what its gradient needs
         return Gradients(passed, error.message, is_undefined=True)
+    except NotSimulatedError as error:  # of a kernel that the backward launches; the forward runs
+        return Gradients(passed, f"the backward is not simulated: {error.message}", is_undefined=True)
     except Exception as error:  # an exception of the backward is a finding
         pass_on_refusal(error)
-        return Gradients(passed, f"the backward raised {in_words(error)}")
+        return Gradients(passed, f"the backward raised {_in_words_with_line(error)}")
     if again is None:
         return Gradients(passed, got)
     try:
         return Gradients(passed, got, again=backward(again, last=True))
     except Exception as error:
         pass_on_refusal(error)
-        return Gradients(passed, got, again=f"it raised {in_words(error)}")
+        return Gradients(passed, got, again=f"it raised {_in_words_with_line(error)}")
+
+
+def _in_words_with_line(error: Exception) -> str:
+    """An exception of a backward; opwright's own errors name the place."""
+    return in_words(error) + ("" if isinstance(error, OpwrightError) else where_raised(error))
 
 
 def _bytes(values: Sequence[Any]) -> int:
@@ -303,14 +312,15 @@ def _name_of(value: Any) -> str:
     return f"a tensor with the layout {value.layout}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _layout(tensor: torch.Tensor) -> Layout:
+def layout_of(tensor: torch.Tensor) -> Layout:
     shape, strides = (tuple(n if isinstance(n, int) else None for n in ns) for ns in (tensor.shape, tensor.stride()))
     return Layout(shape, strides, tensor.dtype, tensor.device.type)
 
 
-def _shared_memory(outputs: Sequence[Any], arguments: Any) -> str:
+def _shared_memory(outputs: Sequence[Any], values: Sequence[Any], arguments: Sequence[Argument]) -> str:
     """Which memory an output shares with an argument or another output."""
-    taken = {_address(t): f"input {i}" for i, t in enumerate(tree.tensors(arguments))}
+    named = [(a.name, t) for a, value in zip(arguments, values, strict=True) for t in tree.tensors([value])]
+    taken = {_address(tensor): f"argument {name!r}" for name, tensor in named}
     for i, output in enumerate(outputs):
         if not _is_dense(output):
             continue

@@ -19,9 +19,16 @@ __all__ = ["Observation", "Prepared", "SkippedCase", "copy_of", "to_cpu"]
 
 @dataclass(frozen=True)
 class SkippedCase:
-    """A case for which the reference or the kernel is not defined, so that there is nothing to compare."""
+    """A case for which the reference or the kernel is not defined, so that there is nothing to compare.
+
+    Attributes:
+        is_too_large: whether the kernel cannot be built or launched for its sizes, but may be for smaller ones.
+        is_overflow: whether a simulator has seen that an offset overflows.
+    """
 
     why: str
+    is_too_large: bool = False
+    is_overflow: bool = False
 
 
 @dataclass

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from opwright.checks.plan import Task, plan, refuse_unknown_kernels
-from opwright.checks.process.fork_servers import end_workers, judges_kept
-from opwright.checks.ranks.check import MOST_RANKS
-from opwright.checks.sweeping import Sweep
+from opwright.checks.ranks.context import MOST_RANKS
+from opwright.checks.scheduling.check_item import CheckItem
+from opwright.checks.scheduling.plan import Task, plan, refuse_unknown_kernels
+from opwright.checks.scheduling.sweeping import Sweep
+from opwright.checks.scheduling.verdict import Settings
 from opwright.checks.table import CHECKS
-from opwright.checks.unit import CheckUnit, Progress
-from opwright.checks.verdict import Settings
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
+from opwright.languages import LANGUAGES
 from opwright.machine import Machine, this_machine
 from opwright.results import CheckReport, Finding, Status, Verdict
-from opwright.runtime.languages import LANGUAGES, REFERENCE
+from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
-from opwright.sweep.executor import Executor, Here, usual_slots
+from opwright.sweep.events import QUIET, Events
+from opwright.sweep.executor import Executor, LocalExecutor, usual_slots
 from opwright.sweep.journal import Journal, open_journal
+from opwright.workers.pool import end_workers, workers_kept
 
-__all__ = ["LEVELS", "Interrupted", "check", "executor_for", "refuse_timeout"]
+__all__ = ["LEVELS", "Interrupted", "assert_checked", "check", "executor_for", "refuse_timeout"]
 
 LEVELS = ("smoke", "quick", "full")
 _LONGEST = 24 * 60 * 60
@@ -46,10 +49,7 @@ def check(
     ranks: int | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
-    on_resume: Callable[[str], None] | None = None,
-    on_plan: Callable[[int], None] | None = None,
-    progress: Progress | None = None,
-    on_verdict: Callable[[Verdict], None] | None = None,
+    events: Events = QUIET,
 ) -> CheckReport:
     """Verify every kernel of some operators against their references.
 
@@ -66,7 +66,7 @@ def check(
             and layouts; compiles through Inductor).
         case: only this case, as written in a failing finding.
         checks: only these checks.
-        require: backends whose refusal is a failure.
+        require: languages, such as ``cuda``: an operator without a kernel in one, or whose kernel cannot run, fails.
         timeout: seconds that one step of a kernel may take before it counts as hung.
         jobs: the number of kernels checked at a time; by default one for each core up to four, or for each two up to
             eight.
@@ -76,9 +76,7 @@ def check(
         executor: where kernels are checked, such as ``opwright.cluster.RayCluster``; by default, on this machine.
         resume: a file to which each verdict is written when it is there. Verdicts that are in it already, of the same
             sources, settings and versions, are taken from it.
-        on_resume: called with what was taken from it, in words.
-        on_plan: called once, with the number of kernels to check.
-        progress, on_verdict: called with each step, and with each verdict.
+        events: functions that are called on the way.
 
     Returns:
         A report with ``passed`` and ``verdicts``. A kernel cannot end this process: each runs in
@@ -86,7 +84,7 @@ def check(
 
     Raises:
         TargetError, CheckError: a target, kernel, check, level, backend or case does not exist, or
-            ``op.samples`` yields what is no call; ``timeout`` or ``jobs`` is out of range.
+            ``op.samples`` yields what is not a call; ``timeout`` or ``jobs`` is out of range.
         Interrupted: by Ctrl-C; it holds the report of what is finished.
     """
     _refuse_unknown(level, checks, require)
@@ -105,42 +103,66 @@ def check(
     ]
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
     settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0)
-    if on_plan is not None:
-        on_plan(len(tasks))
-    units = [CheckUnit.of(task, settings) for task in tasks]
+    events.planned(len(tasks))
+    items = [CheckItem.of(task, settings) for task in tasks]
     verdicts: dict[int, Verdict] = {}
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(judges_kept())
-            journal = stack.enter_context(open_journal(resume, machine, on_resume))
-            sweep = Sweep(units, where, journal=journal, on_step=progress or (lambda task, what: None))
+            stack.enter_context(workers_kept())
+            journal = stack.enter_context(open_journal(resume, machine, events.resumed))
+            sweep = Sweep(items, where, journal=journal, on_step=events.step)
             for number, verdict in stack.enter_context(contextlib.closing(sweep.verdicts())):
                 verdicts[number] = verdict
-                if on_verdict is not None:
-                    on_verdict(verdict)
+                events.finished(verdict)
     except KeyboardInterrupt:
-        found = (*[verdicts[i] for i in sorted(verdicts)], *unmet)
+        failed = (item.failed_so_far() for i, item in enumerate(items) if i not in verdicts)
+        found = (*[verdicts[i] for i in sorted(verdicts)], *filter(None, failed), *unmet)
         partial = f"interrupted: {len(verdicts)} of {len(tasks)} kernels were checked"
         raise Interrupted(CheckReport(machine.to_json(), found, partial=partial)) from None
     return CheckReport(machine.to_json(), (*[verdicts[i] for i in range(len(tasks))], *unmet))
 
 
-def executor_for(executor: Executor | None, jobs: int | None) -> Executor:
-    """Where units run that have processes of their own: by default this machine, ``jobs`` at a time, or as it can.
+def assert_checked(*targets: Op | str, strict: bool = False, **options: Any) -> CheckReport:
+    """Verify operators as ``ow.check`` does, and raise an error if not all kernels passed: a whole test, or its last
+    line.
+
+    A kernel that does not end in time raises the error too, and so does an operator none of whose kernels can run on
+    this machine. Kernels that cannot run here raise nothing if another one ran.
+
+    Args:
+        strict: also raise it for warnings and too little coverage, as ``--strict`` does.
+        options: those of ``ow.check``.
+
+    Returns:
+        The report, if all passed.
 
     Raises:
-        CheckError: ``jobs`` is no positive number.
+        CheckFailedError: an AssertionError with the smallest failing case and the command that repeats it.
+        TargetError, CheckError: as ``ow.check``.
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    report = check(*targets, **options)
+    report.raise_if_failed(strict=strict)
+    return report
+
+
+def executor_for(executor: Executor | None, jobs: int | None) -> Executor:
+    """Where items run that have processes of their own: by default this machine, ``jobs`` at a time, or as it can.
+
+    Raises:
+        CheckError: ``jobs`` is less than 1.
     """
     if jobs is not None and jobs < 1:
-        raise CheckError(f"jobs={jobs} is no number of kernels", fix="use 1 or more")
-    return executor or Here(jobs or usual_slots(this_machine()), end_workers)
+        raise CheckError(f"jobs must be at least 1, got {jobs}", fix="leave it out, or pass a number of kernels")
+    return executor or LocalExecutor(jobs or usual_slots(this_machine()), end_workers)
 
 
 class Interrupted(KeyboardInterrupt):
     """A check was interrupted.
 
     Attributes:
-        report: the verdicts that were finished; ``partial`` says that they are not all.
+        report: the verdicts that were finished, and those of kernels that had failed; ``partial`` says that they are
+            not all.
     """
 
     def __init__(self, report: CheckReport) -> None:
@@ -150,7 +172,7 @@ class Interrupted(KeyboardInterrupt):
 
 def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -> None:
     if level not in LEVELS:
-        raise CheckError(f"there is no level {level!r}", fix=f"use {' or '.join(LEVELS)}")
+        raise CheckError(f"level must be {' or '.join(LEVELS)}, got {level!r}", fix="use quick, or leave it out")
     if unknown := [c for c in checks if c not in CHECKS]:
         raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(CHECKS)}")
     if unknown := [b for b in require if b not in LANGUAGES]:
@@ -161,13 +183,13 @@ def refuse_timeout(timeout: float) -> None:
     """Raise CheckError if a time limit is no positive number of seconds, or more than the system's clocks take."""
     if not 0 < timeout <= _LONGEST:
         raise CheckError(
-            f"timeout={timeout:g} is no time limit", fix=f"use a positive number of seconds, at most {_LONGEST} (a day)"
+            f"timeout must be more than 0 and at most {_LONGEST:,} s, got {timeout:g}", fix="pass seconds for one step"
         )
 
 
 def _refuse_ranks(ranks: int | None) -> None:
     if ranks is not None and not 2 <= ranks <= MOST_RANKS:
-        raise CheckError(f"ranks={ranks} is no number of processes of a group", fix=f"use 2 to {MOST_RANKS}")
+        raise CheckError(f"ranks must be between 2 and {MOST_RANKS}, got {ranks}", fix="pass the number of processes")
 
 
 def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine: Machine) -> Iterator[Verdict]:

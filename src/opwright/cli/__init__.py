@@ -19,14 +19,15 @@ from opwright.cli.check import check
 from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from opwright.cli.daemon import daemon
 from opwright.cli.demo import demo
+from opwright.cli.explain import explain
 from opwright.cli.package import package, prebuild
 from opwright.cli.port import port
 from opwright.cli.selftest import selftest
 from opwright.cli.show import doctor, report, show
-from opwright.cli.supervise import run_supervised
 from opwright.cli.sweep import Group
 from opwright.cli.timing import bench, tune
 from opwright.errors import OpwrightError
+from opwright.workers.supervised_command import run_supervised
 
 __all__ = ["app", "read_arguments_once", "run"]
 
@@ -39,10 +40,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 passed, 1 something failed, 2 the contract or the call is wrong, 3 nothing could run, "
-    "4 nothing failed, but something did not end in time.",
+    "4 nothing failed, but something did not end in time, 130 interrupted.",
 )
 # In the order of ``opwright --help``.
-for command in (check, demo, bench, tune, selftest, daemon, report, doctor, prebuild, package, port, show):
+for command in (check, explain, demo, bench, tune, selftest, daemon, report, doctor, prebuild, package, port, show):
     app.command()(command)
 
 

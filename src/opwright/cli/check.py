@@ -24,7 +24,8 @@ from opwright.cli.common import (
     refuse_files,
     write_records,
 )
-from opwright.cli.sweep import Ray, Resume, sweep
+from opwright.cli.sweep import Ray, Resume, say, sweep
+from opwright.sweep.events import Events
 
 if TYPE_CHECKING:
     from opwright.results import CheckReport
@@ -33,6 +34,15 @@ __all__ = ["check", "run_and_show"]
 
 
 _MUTANTS = 20
+
+
+def _list(wanted: bool) -> None:
+    if wanted:
+        from opwright.checks.table import CHECKS
+        from opwright.report.terminal.checks import show_checks
+
+        show_checks(console(), CHECKS.values())
+        raise typer.Exit
 
 
 class Level(StrEnum):
@@ -46,43 +56,53 @@ class Level(StrEnum):
 def check(
     targets: Targets,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Only this kernel, as cpp or ns::op:cpp (repeatable).")
+        list[str] | None, typer.Option(help="Only kernels of this name: cpp, or ns::op:cpp (repeatable).")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu, cuda or cpu-sim.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this device: cpu, cuda, or cpu-sim (the simulator).")] = None,
     interpreter: Annotated[
-        bool, typer.Option("--interpreter", help="Without a GPU, Triton kernels in Triton's interpreter.")
+        bool, typer.Option("--interpreter", help="Without a GPU, run Triton kernels in Triton's interpreter.")
     ] = False,
     level: Annotated[
-        Level, typer.Option(help="smoke: three cases, one dtype; full: more sizes and layouts, and Inductor.")
+        Level, typer.Option(help="smoke: three cases in one dtype. full: more sizes and layouts, and Inductor.")
     ] = Level.quick,
-    only: Annotated[list[str] | None, typer.Option(help="Only this check, such as values (repeatable).")] = None,
-    case: Annotated[str, typer.Option(help="Only this case, as written in a failure.")] = "",
-    require: Annotated[
-        list[str] | None, typer.Option(help="A backend whose refusal is a failure (repeatable).")
+    checks: Annotated[
+        list[str] | None, typer.Option("--check", "--only", help="Only this check, such as values (repeatable).")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings and thin coverage, too.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that one step may take.")] = 60.0,
-    jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
+    list_checks: Annotated[
+        bool, typer.Option("--list", callback=_list, is_eager=True, help="List the checks, and exit.")
+    ] = False,
+    case: Annotated[str, typer.Option(help="Only this case, as a failure prints it.")] = "",
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Fail if an operator has no kernel in this language, such as cuda, or if one cannot run (repeatable)."
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings and too few cases, too.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that one step of a check may take.")] = 60.0,
+    jobs: Annotated[int | None, typer.Option(help="How many kernels to check at a time.")] = None,
     ranks: Annotated[
         int | None,
-        typer.Option(help="Processes (on GPUs: one for each) for operators that communicate, and for DTensors."),
+        typer.Option(help="Processes for operators that communicate and for DTensors; on GPUs, one for each GPU."),
     ] = None,
     ray: Ray = None,
     resume: Resume = None,
     mutate: Annotated[
-        bool, typer.Option("--mutate", help="Put small faults into the kernels, and show which ones no check finds.")
+        bool, typer.Option("--mutate", help="Put small faults into the kernels, and show those that no check finds.")
     ] = False,
-    mutants: Annotated[int, typer.Option(help="With --mutate: at most so many of each kernel.")] = _MUTANTS,
-    seed: Annotated[int, typer.Option(help="With --mutate: which of the mutants are drawn.")] = 0,
+    mutants: Annotated[
+        int, typer.Option(help="With --mutate: try at most this many faults in each kernel.")
+    ] = _MUTANTS,
+    seed: Annotated[int, typer.Option(help="With --mutate: another seed draws other faults.")] = 0,
     verbose: Verbose = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
     """Verify every kernel of an operator against its reference."""
     if mutate:
-        if only or case or require or html or interpreter or ranks or level is not Level.quick:
+        if checks or case or require or html or interpreter or ranks or level is not Level.quick:
             raise typer.BadParameter(
-                "--mutate chooses cases and checks itself: leave out --level, --only, --case, --require, --ranks, "
+                "--mutate chooses cases and checks itself: leave out --level, --check, --case, --require, --ranks, "
                 "--interpreter and --html"
             )
         with sweep(ray, resume, jobs) as where:
@@ -113,7 +133,7 @@ def check(
             device=device,
             interpreter=interpreter,
             level=level.value,
-            checks=only or (),
+            checks=checks or (),
             case=case,
             require=require or (),
             timeout=timeout,
@@ -132,7 +152,7 @@ def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bo
 
     refuse_files(json, None)
     with TaskLine(console(stderr=True)) as line:
-        report = mutate(*targets, on_mutant=line.on_message, **options)
+        report = mutate(*targets, events=Events(finished=line.on_message, resumed=say), **options)
     write_records(report.to_json(), json, None)
     show_mutation(console(), report, verbose=verbose, strict=strict)
     if report.partial:
@@ -156,21 +176,19 @@ def run_and_show(
 
     ``strict`` is None if the command has no such option.
     """
-    from opwright.checks.process.starting import fork_ahead
     from opwright.report.terminal.check import show_check
     from opwright.report.terminal.progress import CheckProgress
+    from opwright.workers.spawn import prefork
 
     refuse_files(json, html)
     if options.get("executor") is None and not options.get("interpreter"):
-        fork_ahead()  # before this process imports torch
+        prefork()  # before this process imports torch
     with CheckProgress(console(stderr=True), verbose=verbose) as progress:
         from opwright.checks.run import Interrupted
         from opwright.checks.run import check as run_check
 
         try:
-            report = run_check(
-                *targets, on_plan=progress.plan, progress=progress.step, on_verdict=progress.done, **options
-            )
+            report = run_check(*targets, events=Events(progress.plan, progress.step, progress.done, say), **options)
         except Interrupted as interrupted:
             report = interrupted.report
     write_records(report.to_json(), json, html)  # first, as there may be no terminal any more

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import opwright
 from opwright.errors import OpwrightError
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ __all__ = [
 
 PASSED, FAILED, WRONG_CALL, NOTHING_RAN, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
-Targets = Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")]
+Targets = Annotated[
+    list[str], typer.Argument(help="A file or a module, or one operator of it: saxpy.py:saxpy.", metavar="TARGET...")
+]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report page to FILE.")]
 Verbose = Annotated[
@@ -41,13 +45,15 @@ def refuse_files(json: Path | None, html: Path | None) -> None:
         raise OpwrightError(f"--json and --html both name {json}", fix="name two files")
     for option, file, beginning in (("--json", json, b"{"), ("--html", html, b"<")):
         if file is not None and file.is_file() and file.read_bytes()[:1] not in (b"", beginning):
-            raise OpwrightError(f"{option} {file} would replace a file that is no report", fix="name another file")
+            raise OpwrightError(f"{option} {file} would replace a file that is not a report", fix="name another file")
 
 
 def write_records(record: dict[str, Any], json: Path | None, html: Path | None, *others: dict[str, Any]) -> None:
-    """Write a record to a file, and a page of it and of others."""
+    """Write a record to a file, and a page of it and of others; with the command that made them."""
     from opwright.report.files import write_json, write_text
+    from opwright.report.records import with_command
 
+    record = with_command(record, opwright.__version__, ["opwright", *sys.argv[1:]])
     if json is not None:
         write_json(record, json)
     if html is not None:

@@ -32,10 +32,12 @@ class Action(StrEnum):
 
 
 def daemon(
-    action: Annotated[Action, typer.Argument(help="start it for this environment; stop all; or show all.")],
-    minutes: Annotated[float, typer.Option(help="With start: end after so many minutes without a command.")] = 60.0,
+    action: Annotated[
+        Action, typer.Argument(help="start: start it for this environment. stop: stop all. status: show all.")
+    ],
+    minutes: Annotated[float, typer.Option(help="With start: end after this many minutes without a command.")] = 60.0,
 ) -> None:
-    """Keep a process that has imported torch: `check` and `selftest` start from it, seconds sooner.
+    """Keep a process with torch imported, from which `check` and `selftest` start seconds sooner.
 
     It is for this environment only: after a change of a variable, a package or opwright's sources, commands start as
     they do without it.
@@ -49,17 +51,17 @@ def daemon(
 def _start(minutes: float) -> int:
     from filelock import FileLock
 
-    from opwright.daemon import client, place
+    from opwright.workers.daemon import address, client
 
     _refuse_interpreter()
-    parts = place.parts(os.environ)
-    folder = place.folder_of(parts)
-    place.root().mkdir(mode=0o700, parents=True, exist_ok=True)
-    with FileLock(place.root() / ".lock"):
+    parts = address.parts(os.environ)
+    folder = address.folder_of(parts)
+    address.root().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with FileLock(address.root() / ".lock"):
         if found := client.about(folder):
             print(f"already running for this environment: process {found['pid']}")
             return PASSED
-        place.make(folder, {"minutes": minutes, "parts": parts})
+        address.make(folder, {"minutes": minutes, "parts": parts})
         pid = _spawn(folder)
     found = client.about(folder)
     commands = " and ".join(sorted(client.COMMANDS))
@@ -80,10 +82,10 @@ def _refuse_interpreter() -> None:
 
 def _spawn(folder: Path) -> int:
     """Start the process, and wait until it listens."""
-    from opwright.checks.process.starting import environment_of_workers
-    from opwright.daemon import place
+    from opwright.workers.daemon import address
+    from opwright.workers.spawn import environment_of_workers
 
-    log = folder / place.LOG
+    log = folder / address.LOG
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "opwright.cli.daemon_process", str(folder)],
@@ -94,11 +96,11 @@ def _spawn(folder: Path) -> int:
             start_new_session=True,
         )
     end = time.monotonic() + _LONGEST_START
-    while (connection := place.connect(folder)) is None:
+    while (connection := address.connect(folder)) is None:
         if process.poll() is not None or time.monotonic() > end:
             process.kill()
             why = log.read_text(errors="replace").strip()[-2000:]
-            place.leave(folder)
+            address.leave(folder)
             raise OpwrightError(f"the daemon has not started: {why or 'it took too long'}")
         time.sleep(0.05)
     connection.close()
@@ -106,10 +108,10 @@ def _spawn(folder: Path) -> int:
 
 
 def _stop() -> int:
-    from opwright.daemon import client, place
+    from opwright.workers.daemon import address, client
 
     stopped = 0
-    for folder in place.all_folders():
+    for folder in address.all_folders():
         pid = client.about(folder).get("pid")
         if pid is not None and client.stop(folder):
             stopped += 1
@@ -120,11 +122,11 @@ def _stop() -> int:
 
 
 def _status() -> int:
-    from opwright.daemon import client, place
+    from opwright.workers.daemon import address, client
 
-    here = place.parts(os.environ)
+    here = address.parts(os.environ)
     shown = 0
-    for folder in place.all_folders():
+    for folder in address.all_folders():
         if about := client.about(folder):
             shown += 1
             print(f"process {about['pid']}, {about['running']} commands running: {_which(about['parts'], here)}")

@@ -29,12 +29,14 @@ class Host(StrEnum):
 def prebuild(
     targets: Targets,
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
-    arch: Annotated[list[str] | None, typer.Option(help="Such as sm_90 (repeatable; default: sm_80, sm_90).")] = None,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="A GPU architecture, such as sm_90 (repeatable; default: sm_80, sm_90).")
+    ] = None,
     case: Annotated[
         list[str] | None, typer.Option(help="Sizes, if parameters depend on them: n=8 m=4 (repeatable).")
     ] = None,
 ) -> None:
-    """Compile Mojo GPU kernels with a folder for PTX (prebuilt=...), for every dtype, and write the PTX there."""
+    """Compile Mojo kernels to PTX in the folder that their prebuilt= names, for every dtype."""
     from opwright.package.prebuild import prebuild as write
     from opwright.runtime.targets import load_target
 
@@ -51,33 +53,40 @@ def prebuild(
 
 def package(
     target: Annotated[str, typer.Argument(help="A file or a module with operators.", metavar="TARGET")],
-    name: Annotated[str, typer.Option(help="The package's name, in import and for pip.")],
+    name: Annotated[str, typer.Option(help="The package's name, for import and for pip.")],
     out: Annotated[Path, typer.Option(help="The folder to write.", metavar="FOLDER")],
     include: Annotated[
-        list[str] | None, typer.Option(help="A module beside the operators' to ship as well (repeatable).")
+        list[str] | None, typer.Option(help="Another module of the same folder to include (repeatable).")
     ] = None,
     version: Annotated[str, typer.Option(help="The package's version.")] = "0.1.0",
     march: Annotated[
-        str | None, typer.Option(help="The processors that C++ is built for (default: x86-64-v3, or armv8-a).")
+        str | None, typer.Option(help="The processors for which C++ is built (default: x86-64-v3, or armv8-a).")
     ] = None,
     wheel: Annotated[bool, typer.Option("--wheel", help="Also build a wheel, into FOLDER/dist.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier package.")] = False,
     allow_missing: Annotated[
         list[str] | None,
-        typer.Option(help="A language whose kernels may be left out, or all (repeatable).", metavar="LANGUAGE"),
+        typer.Option(
+            help="Leave out kernels of this language that cannot be packaged, or all (repeatable).", metavar="LANGUAGE"
+        ),
     ] = None,
     license: Annotated[str, typer.Option(help="The package's licence, an SPDX expression such as MIT.")] = "",
     license_file: Annotated[
-        list[Path] | None, typer.Option(help="Its text (repeatable; default: LICENSE and the like beside the module).")
+        list[Path] | None,
+        typer.Option(
+            help="A file with the licence's text (repeatable; default: LICENSE and the like beside the module)."
+        ),
     ] = None,
     layout: Annotated[
-        Layout | None, typer.Option(help="kernels: also write what Hugging Face's kernels loads, into FOLDER/kernels.")
+        Layout | None,
+        typer.Option(help="kernels: also write FOLDER/kernels, which Hugging Face's kernels library loads."),
     ] = None,
     ci: Annotated[
-        Host | None, typer.Option(help="github: also write .github/workflows/package.yml here, which builds and tests.")
+        Host | None,
+        typer.Option(help="github: also write .github/workflows/package.yml here, which builds and tests wheels."),
     ] = None,
 ) -> None:
-    """Ship a module's operators as a Python package that loads without opwright, and needs no compiler."""
+    """Write a Python package of a module's operators. Its users need neither opwright nor a compiler."""
     from opwright.package.ci import write_workflow
     from opwright.package.report import show_packaged
     from opwright.package.write import make_package

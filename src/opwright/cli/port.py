@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opwright.cli.common import FAILED, PASSED, Json, Verbose, console, refuse_files, write_records
+from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Json, Verbose, console, refuse_files, write_records
 
 __all__ = ["port"]
 
@@ -16,7 +16,9 @@ def port(
     source: Annotated[Path, typer.Argument(help="A C++ or CUDA source on at::Tensor.", metavar="FILE")],
     op: Annotated[
         str | None,
-        typer.Option(help="A file or module with operators to compare and check it with.", metavar="TARGET"),
+        typer.Option(
+            help="A file or module with the operator that the source computes, to compare both.", metavar="TARGET"
+        ),
     ] = None,
     entry: Annotated[
         str | None, typer.Option(help="The host function to attach to TARGET's operator, if it has no such kernel.")
@@ -25,13 +27,14 @@ def port(
         list[Path] | None, typer.Option("-I", "--include", help="A folder of its headers (repeatable).")
     ] = None,
     options: Annotated[list[str] | None, typer.Option("--option", help="A compiler flag (repeatable).")] = None,
-    check: Annotated[bool, typer.Option(help="With --op, also run the checks of both kernels.")] = True,
+    check: Annotated[bool, typer.Option(help="With --op, also check both kernels.")] = True,
     verbose: Verbose = False,
     json: Json = None,
 ) -> None:
-    """Rewrite a source on ATen's tensors for torch's stable ABI, into files beside it, and compare the two.
+    """Rewrite a source on ATen's tensors for torch's stable ABI, in new files beside it. Compare both.
 
-    Exits with 1 if something remains to be done by hand, or if the new kernel differs from the original.
+    Exits with 1 if you must finish something by hand, or if the results of both differ. Exits with 3 if they cannot run
+    on this machine.
     """
     from opwright.port.run import port as run_port
     from opwright.report.terminal.port import show_port
@@ -45,4 +48,6 @@ def port(
         )  # fmt: skip
     show_port(console(), report, verbose=verbose)
     write_records(report.to_json(), json, None)
-    raise typer.Exit(PASSED if report.is_complete else FAILED)
+    if not report.is_complete:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(PASSED if report.was_compared else NOTHING_RAN)

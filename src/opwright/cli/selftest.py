@@ -17,21 +17,22 @@ from opwright.cli.common import (
     refuse_files,
     write_records,
 )
-from opwright.cli.sweep import Ray, Resume, sweep
+from opwright.cli.sweep import Ray, Resume, say, sweep
+from opwright.sweep.events import Events
 
 __all__ = ["selftest"]
 
 
 def selftest(
-    device: Annotated[str, typer.Option(help="On cpu, kernels for a GPU are simulated; cuda.")] = "cpu",
-    jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, which simulates kernels for a GPU, or cuda.")] = "cpu",
+    jobs: Annotated[int | None, typer.Option(help="How many kernels to check at a time.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this file of the catalogue (repeatable).")] = None,
     ray: Ray = None,
     resume: Resume = None,
     verbose: Verbose = False,
     json: Json = None,
 ) -> None:
-    """Plant faults in kernels, and show which of them this installation catches."""
+    """Check kernels with seeded faults, and show which faults this installation catches."""
     from opwright.planted.catalogue import FILES
     from opwright.planted.run import selftest as run
     from opwright.report.terminal.progress import TaskLine
@@ -45,7 +46,7 @@ def selftest(
             only or FILES,
             device=device,
             jobs=jobs,
-            on_result=lambda result: line.on_message(result.defect),
+            events=Events(finished=lambda result: line.on_message(result.defect), resumed=say),
             **where.options(),
         )
     write_records(found.to_json(), json, None)

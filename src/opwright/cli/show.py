@@ -36,7 +36,9 @@ class What(StrEnum):
 def show(
     targets: Annotated[
         list[str],
-        typer.Argument(help="A file, a module, or either with :operator; or a .cu file.", metavar="TARGET..."),
+        typer.Argument(
+            help="A file or a module, one operator of it (saxpy.py:saxpy), or a .cu file.", metavar="TARGET..."
+        ),
     ],
     what: Annotated[What, typer.Option(help="What to show.")] = What.schema,
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
@@ -139,20 +141,35 @@ def report(
             print(file)
 
 
-def doctor(json: Json = None) -> None:
+def doctor(
+    json: Json = None,
+    build: Annotated[
+        bool, typer.Option("--build", help="Compile the extension of fast calls, once for this torch and Python.")
+    ] = False,
+) -> None:
     """List what this machine can run, why it cannot run the rest, and what this torch lacks."""
-    from opwright.backends import BACKENDS, get_backend
+    from opwright.backends import get_backend
     from opwright.internals.lookup import problems
+    from opwright.languages import LANGUAGES
     from opwright.machine import this_machine
     from opwright.report.files import write_json
     from opwright.report.terminal.doctor import show_doctor
     from opwright.results import Accepted
+    from opwright.runtime.extensions import load_extensions, probe_fast_calls
 
-    machine = this_machine()
-    probes = {name: get_backend(name).available(machine) for name in BACKENDS}
+    if build:
+        load_extensions(build=True)
+    machine, fast_calls = this_machine(), probe_fast_calls()
+    probes = {name: get_backend(name).available(machine) for name in LANGUAGES}
     missing = [str(problem) for problem in problems()]
-    show_doctor(console(), {**machine.to_json(), "cache": str(machine.cache_dir)}, probes, missing)
+    show_doctor(console(), {**machine.to_json(), "cache": str(machine.cache_dir)}, probes, fast_calls, missing)
     if json is not None:
         backends = {n: {"accepted": isinstance(p, Accepted), **dataclasses.asdict(p)} for n, p in probes.items()}
-        record = {"schema": "opwright.doctor/1", "machine": machine.to_json(), "backends": backends, "lacks": missing}
+        record = {
+            "schema": "opwright.doctor/1",
+            "machine": machine.to_json(),
+            "backends": backends,
+            "fast_calls": {"accepted": isinstance(fast_calls, Accepted), **dataclasses.asdict(fast_calls)},
+            "lacks": missing,
+        }
         write_json(record, json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opwright.cli.common import log_to
+from opwright.sweep.events import Events
 
 if TYPE_CHECKING:
     from opwright.machine import Machine
@@ -117,7 +117,7 @@ def run_story(progress: CheckProgress) -> Story:
 
 def _check_systems(machine: Machine, progress: CheckProgress) -> tuple[System, ...]:
     """Check two systems at a time, the longest first: NumPy compiles for half a minute, on one processor."""
-    from opwright.checks.process.fork_servers import end_workers
+    from opwright.workers.pool import end_workers
 
     with ThreadPoolExecutor(2) as pool:
         try:
@@ -141,9 +141,7 @@ def _check_system(system: _System, machine: Machine, progress: CheckProgress) ->
         checks=(*BASIC_CHECKS, *system.also),
         level="smoke",
         # A kernel may run on a GPU and on the CPU, which the first count does not include.
-        on_plan=lambda kernels: progress.plan(kernels - len(system.kernels)),
-        progress=progress.step,
-        on_verdict=progress.done,
+        events=Events(lambda kernels: progress.plan(kernels - len(system.kernels)), progress.step, progress.done),
     )
     return System(system.title, report.verdicts)
 
@@ -157,7 +155,12 @@ def _check_wrong(progress: CheckProgress) -> WrongOnPurpose:
     found: list[WrongOnPurpose] = []
     for kernel, (device, file, fault) in wrong.FAULTS.items():
         (verdict,) = check(
-            wrong.scale, kernels=[kernel], device=device, checks=["values"], level="smoke", progress=progress.step
+            wrong.scale,
+            kernels=[kernel],
+            device=device,
+            checks=["values"],
+            level="smoke",
+            events=Events(step=progress.step),
         )
         found.append(WrongOnPurpose(verdict, str(file), fault))
         if verdict.status != "refused":
@@ -195,18 +198,20 @@ def _compare_times(verdicts: Sequence[Verdict], progress: CheckProgress) -> Benc
 
 def _missing(machine: Machine) -> Iterator[Missing]:
     """What this machine lacks, each once, with everything that needs it."""
-    from opwright.backends import BACKENDS, get_backend
+    from opwright.backends import get_backend
     from opwright.gallery import wrong
+    from opwright.languages import LANGUAGES
     from opwright.report.terminal.demo import Missing
     from opwright.results import Refused
+    from opwright.target import Engine, Target
 
     if not machine.has_gpu:
         yield Missing(("CUDA and Triton on a GPU",), "no CUDA GPU is visible to torch", "run on a machine with one")
     refused: dict[str, tuple[str, list[str]]] = {}
-    probes = {name: get_backend(name).available(machine) for name in BACKENDS}
+    probes = {name: get_backend(name).available(machine) for name in LANGUAGES}
     if not machine.has_gpu:
-        simulated = dataclasses.replace(machine, cuda_simulator=True)
-        probes["CUDA in the simulator"] = wrong.scale.kernels["cuda"].probe("cpu", simulated)
+        target = Target("cpu", Engine.SIMULATOR)
+        probes["CUDA in the simulator"] = wrong.scale.kernels["cuda"].probe(target, machine)
     for name, probe in probes.items():
         if isinstance(probe, Refused):
             refused.setdefault(probe.remedy, (probe.reason, []))[1].append(name)

@@ -25,11 +25,15 @@ _ADDRESS = re.compile(r"auto|local|ray://.+|[\w.\[\]-]+:\d+")
 
 Ray = Annotated[
     str | None,
-    typer.Option(metavar="[ADDRESS]", help="On a cluster of Ray: host:port, auto; without one, it is started here."),
+    typer.Option(
+        metavar="[ADDRESS]", help="Run on a Ray cluster: host:port or auto. Without an address, start one here."
+    ),
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write what is finished to FILE at once, and take up what is in it."),
+    typer.Option(
+        metavar="FILE", help="Save each result in FILE at once. Results that are in FILE are not computed again."
+    ),
 ]
 
 
@@ -58,7 +62,7 @@ class Sweep:
 
     def options(self) -> dict[str, Any]:
         """The arguments for ``ow.check`` and the other functions with an executor."""
-        return {"executor": self.executor, "resume": self.resume, "on_resume": _say}
+        return {"executor": self.executor, "resume": self.resume}
 
 
 @contextlib.contextmanager
@@ -79,5 +83,5 @@ def sweep(ray: str | None, resume: Path | None, jobs: int | None = None, *, chec
         yield Sweep(cluster, resume)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     console(stderr=True).print(f"opwright: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -10,17 +10,18 @@ from typing import Annotated, NoReturn
 import typer
 
 from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Html, Json, Targets, console, refuse_files, write_records
-from opwright.cli.sweep import Ray, Resume, sweep
+from opwright.cli.sweep import Ray, Resume, say, sweep
 from opwright.errors import CheckError
+from opwright.sweep.events import Events
 
 __all__ = ["bench", "tune"]
 
 Device = Annotated[str | None, typer.Option(help="cpu or cuda (default: the GPU, if there is one).")]
 Size = Annotated[
-    list[str] | None, typer.Option(help="Sizes of a dim, as n=1024,4096; every combination is timed (repeatable).")
+    list[str] | None, typer.Option(help="Sizes of a dim: n=1024,4096. Every combination is timed (repeatable).")
 ]
-Dtype = Annotated[list[str] | None, typer.Option(help="Such as float16 (repeatable).")]
-Iters = Annotated[int | None, typer.Option(min=2, help="The exact number of samples, without a stop rule.")]
+Dtype = Annotated[list[str] | None, typer.Option(help="Only this dtype, such as float16 (repeatable).")]
+Iters = Annotated[int | None, typer.Option(min=2, help="Take exactly this many samples.")]
 
 
 class Direction(StrEnum):
@@ -39,19 +40,22 @@ def bench(
     direction: Annotated[list[Direction] | None, typer.Option(help="Only this pass (repeatable).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One size, fewer samples, no torch.compile.")] = False,
     iters: Iters = None,
-    baseline: Annotated[Path | None, typer.Option(help="An earlier --json to compare with.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="A file that an earlier --json has written, to compare with.")
+    ] = None,
     fail_on_slower: Annotated[
-        str | None, typer.Option(help="With --baseline: exit 1 if slower by more than this, such as 3%.")
+        str | None,
+        typer.Option(help="With --baseline: exit with 1 if a kernel is slower by more than this, such as 3%."),
     ] = None,
     ray: Ray = None,
     resume: Resume = None,
     calls: Annotated[
-        bool, typer.Option("--calls", help="Time the host's part of a call instead, in every way to call.")
+        bool, typer.Option("--calls", help="Time the host's part of a call instead, for each way to call.")
     ] = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Time every kernel and the reference, eager and compiled, and compare them with the machine's roofline."""
+    """Time every kernel and the reference, eager and compiled, beside the machine's roofline limits."""
     if calls:
         _refuse_with_calls(
             html=html, iters=iters, baseline=baseline, fail_on_slower=fail_on_slower, direction=direction,
@@ -77,7 +81,7 @@ def bench(
             directions=[d.value for d in direction or Direction],
             quick=quick,
             iters=iters,
-            progress=line.on_message,
+            events=Events(step=line.on_message, resumed=say),
             **where.options(),
         )
     show_bench(console(), report)
@@ -104,14 +108,14 @@ def _bench_calls(
 ) -> NoReturn:  # fmt: skip
     from opwright.report.terminal.calls import show_calls
     from opwright.report.terminal.progress import TaskLine
-    from opwright.timing.calls import bench_calls
+    from opwright.timing.run import bench
 
     refuse_files(json, None)
     sizes = dict(parse_size(text) for text in size or ())
     with TaskLine(console(stderr=True)) as line:
-        report = bench_calls(
-            *targets, kernels=kernels, device=device, sizes=sizes, dtypes=dtype or (), quick=quick,
-            progress=line.on_message,
+        report = bench(
+            *targets, calls=True, kernels=kernels, device=device, sizes=sizes, dtypes=dtype or (), quick=quick,
+            events=Events(step=line.on_message),
         )  # fmt: skip
     show_calls(console(), report)
     write_records(report.to_json(), json, None)
@@ -127,14 +131,14 @@ def tune(
     iters: Iters = None,
     ray: Ray = None,
     resume: Resume = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the tuning; measure nothing.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove earlier results; measure nothing.")] = False,
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also add the tables to FILE, for op.use_tuning.")
     ] = None,
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Measure which kernel is the fastest at which sizes, and use the results in later calls on this machine."""
+    """Measure which kernel is fastest at which size. Later calls on this machine use it."""
     from opwright.report.terminal.bench import show_bench
     from opwright.report.terminal.progress import TaskLine
     from opwright.timing.tune import tune as run_tune
@@ -150,7 +154,7 @@ def tune(
             iters=iters,
             clear=clear,
             export=export,
-            progress=line.on_message,
+            events=Events(step=line.on_message, resumed=say),
             **where.options(),
         )
     show_bench(console(), report)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.cache import pack, unpack
-from opwright.cluster.shelf import LEASE_S
+from opwright.cluster.artifact_store import LEASE_S
 
 __all__ = ["Artifacts", "serve_artifacts"]
 
@@ -23,14 +23,14 @@ _VARIABLE, _PREFIX = "OPWRIGHT_SUPPLIER", "opwright-supplier-"
 _SECONDS_TO_ANSWER, _SECONDS_BETWEEN_QUESTIONS = 60.0, 0.2
 
 
-def serve_artifacts(shelf: Any) -> None:
-    """Answer the processes of this worker from now on, once for each; ``shelf`` is the actor of ``Shelf``."""
+def serve_artifacts(store: Any) -> None:
+    """Answer the processes of this worker from now on, once for each; ``store`` is the actor of ``ArtifactStore``."""
     if os.environ.get(_VARIABLE, "").endswith(f"-{os.getpid()}"):
         return
     _remove_leftovers()
     folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")  # nobody else may write into it
     address = os.path.join(folder, f"socket-{os.getpid()}")
-    Artifacts(shelf).listen(address)
+    Artifacts(store).listen(address)
     os.environ[_VARIABLE] = address
 
 
@@ -46,8 +46,8 @@ def _remove_leftovers() -> None:
 class Artifacts:
     """The artifacts of the cluster, as far as this machine asks for them."""
 
-    def __init__(self, shelf: Any) -> None:
-        self._shelf = shelf
+    def __init__(self, store: Any) -> None:
+        self._store = store
 
     def listen(self, address: str) -> None:
         """Answer at a socket, in threads that end with the process."""
@@ -80,7 +80,7 @@ class Artifacts:
         """Put what there is into the cache. Returns whether there is nothing, and the process builds."""
         known = [path.name for path in root.iterdir() if path.name.startswith(key)]
         while True:
-            new, wait = self._ask(self._shelf.want.remote(key, who, known))
+            new, wait = self._ask(self._store.want.remote(key, who, known))
             if not wait:
                 break
             time.sleep(_SECONDS_BETWEEN_QUESTIONS)
@@ -97,14 +97,14 @@ class Artifacts:
                 try:
                     data = connection.recv(4096)
                 except TimeoutError:
-                    self._shelf.builds.remote(key, who)
+                    self._store.builds.remote(key, who)
                     continue
                 if not data:
                     break
                 received += data
             built = json.loads(received)["built"] if received else ""
         folder = Path(built)
-        self._ask(self._shelf.ends.remote(key, who, folder.name if built else "", pack(folder) if built else b""))
+        self._ask(self._store.ends.remote(key, who, folder.name if built else "", pack(folder) if built else b""))
         with contextlib.suppress(OSError):
             connection.sendall(b".")
 

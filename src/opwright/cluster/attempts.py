@@ -1,4 +1,4 @@
-"""Counts how often a unit was lost and where, and says when to try again and what stands in place of a result.
+"""Counts how often a work item was lost and where, and says when to try again and what stands in place of a result.
 
 It knows nothing of Ray, so that its rules are tested without a cluster.
 """
@@ -12,14 +12,14 @@ from enum import Enum
 
 __all__ = ["RETRIES", "Attempts", "Loss", "LossKind"]
 
-# A unit that was lost is tried again so many times.
+# A work item that was lost is tried again so many times.
 RETRIES = 3
-# A unit under which so many machines have died is not tried on another one.
+# A work item under which so many machines have died is not tried on another one.
 _MOST_MACHINES = 2
 
 
 class LossKind(Enum):
-    """What was lost with a unit: the worker that ran it, the whole machine; or the machine was unfit to run it."""
+    """What was lost with a work item: the worker that ran it, the whole machine; or the machine was unfit to run it."""
 
     WORKER = "its worker died"
     MACHINE = "the machine died"
@@ -49,7 +49,7 @@ class Loss:
 
 @dataclass
 class Attempts:
-    """The attempts to run one unit, or those of a subject."""
+    """The attempts to run one item, or those of all parts of one."""
 
     losses: list[Loss] = field(default_factory=list)
 
@@ -81,11 +81,11 @@ class Attempts:
 
     @property
     def _dead_machines(self) -> set[str | int]:
-        """Each once, also if several units of one subject ran on it."""
+        """Each once, also if several parts of one item ran on it."""
         return {loss.node or number for number, loss in enumerate(self.losses) if loss.kind is LossKind.MACHINE}
 
     def describe(self) -> str:
-        """The losses in words, for the unit's verdict."""
+        """The losses in words, for the item's verdict."""
         deaths = [loss for loss in self.losses if loss.kind is not LossKind.UNFIT]
         if self.has_ended_machines:
             text = f"{len(self._dead_machines)} machines died while they ran it, so it is tried on no other one"

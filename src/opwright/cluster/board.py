@@ -8,13 +8,13 @@ __all__ = ["Board"]
 
 
 class Board:
-    """Holds the newest note of each unit until the driver takes it."""
+    """Holds the newest note of each item until the driver takes it."""
 
     def __init__(self) -> None:
         self._notes: dict[int, Any] = {}
 
     def write(self, note: Any) -> None:
-        """Store a note; it replaces the unit's one before."""
+        """Store a note; it replaces the item's one before."""
         self._notes[note.number] = note
 
     def take(self) -> list[Any]:

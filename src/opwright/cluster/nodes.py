@@ -1,4 +1,4 @@
-"""The machines of a cluster, and what a unit asks Ray for so that it runs on the right one, with nothing beside it."""
+"""The machines of a cluster, and what a work item asks Ray for, so that it runs on the right one undisturbed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opwright.machine import Machine
-from opwright.sweep.unit import Needs
+from opwright.sweep.work_item import Needs
 
 __all__ = ["Node", "can_run", "cores_for", "options_for", "units_at_a_time"]
 
@@ -40,7 +40,7 @@ class Node:
 
 
 def can_run(needs: Needs, nodes: Sequence[Node]) -> bool:
-    """Whether there is a machine for a unit, with as many GPUs as it asks for."""
+    """Whether there is a machine for a work item, with as many GPUs as it asks for."""
     return any(_suits(node, needs) for node in nodes)
 
 
@@ -48,7 +48,7 @@ def options_for(needs: Needs, nodes: Sequence[Node], avoid: Set[str]) -> dict[st
     """The options of a task of Ray.
 
     Args:
-        avoid: names of nodes on which the unit was lost before. They are taken again if there is no other.
+        avoid: names of nodes on which the item was lost before. They are taken again if there is no other.
     """
     if not can_run(needs, nodes):
         needs = dataclasses.replace(needs, gpus=1)
@@ -62,13 +62,13 @@ def options_for(needs: Needs, nodes: Sequence[Node], avoid: Set[str]) -> dict[st
 
 
 def cores_for(needs: Needs, nodes: Sequence[Node]) -> int:
-    """The cores that a unit may use while others run on the same machine: one, or those of its GPU."""
+    """The cores that a work item may use while others run on the same machine: one, or those of its GPU."""
     shares = [node.cpus // node.gpus for node in nodes if _suits(node, needs)] if needs.gpu else []
     return max(1, min(shares, default=1))
 
 
 def units_at_a_time(needs: Needs, nodes: Sequence[Node]) -> list[int]:
-    """How many units each machine runs at a time that need not be alone."""
+    """How many items each machine runs at a time that need not be alone."""
     return [(node.gpus // needs.gpus if needs.gpu else node.cpus) if _suits(node, needs) else 0 for node in nodes]
 
 
@@ -78,7 +78,7 @@ def _suits(node: Node, needs: Needs) -> bool:
 
 
 def _cpus(needs: Needs, nodes: Sequence[Node]) -> int:
-    """A unit that is timed gets what else would run beside it: all processors of a machine, or its GPU's share."""
+    """A work item that is timed gets what else would run beside it: all processors of a machine, or its GPU's share."""
     if not needs.gpu:
         return max(1, *(node.cpus for node in nodes)) if needs.alone else 1
     share = min((node.cpus // node.gpus for node in nodes if _suits(node, needs)), default=0)

@@ -9,16 +9,16 @@ from types import TracebackType
 from typing import Any
 
 from opwright.cluster import worker
+from opwright.cluster.artifact_store import ArtifactStore
 from opwright.cluster.board import Board
 from opwright.cluster.nodes import Node, can_run, units_at_a_time
-from opwright.cluster.shelf import Shelf
 from opwright.cluster.sweep import Sweep, Tasks, last_line
 from opwright.cluster.warm import warm, warm_tasks
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
 from opwright.sweep.executor import Results, usual_slots
-from opwright.sweep.unit import Needs, OnStep, Unit
 from opwright.sweep.versions import versions_of
+from opwright.sweep.work_item import Needs, OnStep, WorkItem
 
 __all__ = ["RayCluster"]
 
@@ -26,19 +26,19 @@ _SECONDS_TO_REACH = 10.0
 
 
 class RayCluster:
-    """An executor for ``ow.check``, ``ow.bench``, ``ow.tune``, ``ow.mutate`` and ``ow.selftest``: each unit of their
+    """An executor for ``ow.check``, ``ow.bench``, ``ow.tune``, ``ow.mutate`` and ``ow.selftest``: each item of their
     work is one task of Ray, with the CPU or the GPU that it needs.
 
-    A kernel under check still runs in a process of its own, beside its judge; both end with Ray's worker. A worker or
-    machine that dies takes its unit with it, which is tried again elsewhere; after the third time the result is
-    inconclusive, and says so.
+    A kernel under check still runs in a process of its own, beside its checker process; both end with Ray's worker. If
+    a worker or machine dies, its item is tried again elsewhere; after the third time the result is inconclusive, and
+    says so.
 
         with RayCluster() as cluster:
             ow.check("my_ops.py", executor=cluster)
 
     Args:
         address: as for ``ray.init``: ``"auto"``, ``"host:6379"``. Empty: a cluster is started on this machine.
-        jobs: the number of units at a time on that one; by default as many as ``ow.check`` runs.
+        jobs: the number of items at a time on that one; by default as many as ``ow.check`` runs.
         checks: whether kernels will be checked, for which workers are made ready ahead.
 
     Attributes:
@@ -66,11 +66,11 @@ class RayCluster:
                 fix="start one with `ray start --head`, or leave the address out for one on this machine",
             ) from error
         try:
-            self._board, self._shelf = (
-                self._ray.remote(num_cpus=0, max_restarts=-1)(actor).remote() for actor in (Board, Shelf)
+            self._board, self._store = (
+                self._ray.remote(num_cpus=0, max_restarts=-1)(actor).remote() for actor in (Board, ArtifactStore)
             )
             self._task = self._ray.remote(max_retries=0)(worker.do)
-            # CUDA keeps the GPU that a process has used first; the next unit may get another one.
+            # CUDA keeps the GPU that a process has used first; the next item may get another one.
             self._timed_task = self._ray.remote(max_retries=0, max_calls=1)(worker.do)
             if checks:
                 self._warm_workers()
@@ -91,8 +91,8 @@ class RayCluster:
         """The types of GPUs as Ray names them, such as ``H100``."""
         return sorted({node.gpu_type for node in self.nodes if node.gpu_type})
 
-    def room(self, needs: Needs) -> int:
-        """How many units of a kind run at a time, on all machines."""
+    def slots_for(self, needs: Needs) -> int:
+        """How many items of a kind run at a time, on all machines."""
         if not can_run(needs, self.nodes):
             needs = dataclasses.replace(needs, gpus=1)
         return max(1, sum(units_at_a_time(needs, self.nodes)))
@@ -101,10 +101,10 @@ class RayCluster:
     def goes_in_order(self) -> bool:
         return False
 
-    def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
-        """Run units somewhere in the cluster."""
+    def run(self, items: Sequence[WorkItem[Any]], on_step: OnStep) -> Results:
+        """Run items somewhere in the cluster."""
         tasks = Tasks(self._task, self._timed_task)
-        sweep = Sweep(self._ray, tasks, self._board, self._shelf, self.nodes, units, on_step)
+        sweep = Sweep(self._ray, tasks, self._board, self._store, self.nodes, items, on_step)
         try:
             yield from sweep.results()
         finally:
@@ -123,11 +123,11 @@ class RayCluster:
         self.stop()
 
     def _warm_workers(self) -> None:
-        """Let workers get ready, while the command goes on. Units wait for their places, and may get other workers."""
+        """Let workers get ready, while the command goes on. Items wait for their places, and may get other workers."""
         for node in self._ray.nodes():
             if node["Alive"]:
                 for options in warm_tasks(node["Resources"]):
-                    self._on(node, max_retries=0, **options)(warm).remote(self._shelf)
+                    self._on(node, max_retries=0, **options)(warm).remote(self._store)
 
     def _on(self, node: Any, **options: Any) -> Any:
         """Makes tasks that run on one machine."""
@@ -141,9 +141,9 @@ class RayCluster:
 
     def _find_nodes(self) -> tuple[list[Node], list[str]]:
         """Ask every machine for what it is, all at the same time. Also, which of them do not answer, in words."""
-        # Its process is no good for units, because it is not warm.
+        # Its process is no good for items, because it is not warm.
         asked = [
-            (node, self._on(node, num_cpus=0, max_calls=1)(worker.machine_here).remote(self._shelf))
+            (node, self._on(node, num_cpus=0, max_calls=1)(worker.machine_here).remote(self._store))
             for node in self._ray.nodes()
             if node["Alive"]
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -12,8 +13,8 @@ from typing import Any
 
 from opwright.cache import FULL_DISK
 from opwright.cluster.artifacts import serve_artifacts
+from opwright.cluster.bundle import Bundle, unpack
 from opwright.cluster.operators import SentOperator
-from opwright.cluster.parcel import Parcel, unpack
 from opwright.errors import CacheError
 from opwright.machine import CORES, Machine, this_machine
 from opwright.results import BenchReport, Verdict
@@ -21,15 +22,16 @@ from opwright.results import BenchReport, Verdict
 __all__ = ["Note", "UnfitMachine", "Where", "do", "machine_here"]
 
 _SECONDS_BETWEEN_NOTES = 0.5
+_SECONDS_FOR_THE_FIRST_NOTE = 30.0
 
 
 class UnfitMachine(Exception):
-    """The machine cannot run the unit now, whatever the unit is: another one may."""
+    """The machine cannot run the item now, whatever the item is: another one may."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A message of a task: which unit it runs, in which attempt, on which node, and its present step."""
+    """A message of a task: which item it runs, in which attempt, on which node, and its present step."""
 
     number: int
     attempt: int
@@ -40,7 +42,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Where:
-    """Which unit of a sweep a task runs.
+    """Which item of a sweep a task runs.
 
     Attributes:
         needs_gpu: whether Ray has given it a GPU.
@@ -53,23 +55,24 @@ class Where:
     cores: int = 1
 
 
-def do(parcel: Parcel, where: Where, board: Any, shelf: Any, *operators: SentOperator) -> Any:
-    """Run a unit on this machine, isolated in processes of its own as everywhere.
+def do(bundle: Bundle, where: Where, board: Any, store: Any, *operators: SentOperator) -> Any:
+    """Run a work item on this machine, isolated in processes of its own as everywhere.
 
     Args:
-        board: the actor that takes notes; nothing waits for it, and it may be dead.
-        shelf: the actor with the artifacts of all machines.
-        operators: those of the parcel, in its order.
+        board: the actor that takes notes, which may be dead. The item begins when it has the first one: of an item
+            that ends its machine, it must be known which one that was.
+        store: the actor with the artifacts of all machines.
+        operators: those of the bundle, in its order.
     """
-    serve_artifacts(shelf)  # before anything asks what this machine is
+    serve_artifacts(store)  # before anything asks what this machine is
     note = _Notes(where, board)
-    note("starts")
+    note.send("starts", wait=True)
     if where.needs_gpu and not this_machine().has_gpu:
         raise UnfitMachine("Ray gave it a GPU, which torch does not find: it may have fallen off the bus")
-    unit = unpack(parcel, operators)
+    item = unpack(bundle, operators)
     os.environ[CORES] = str(where.cores)
     try:
-        result = unit.run(note)
+        result = item.run(note)
     except Exception as error:  # what a kernel does wrong is in the result, so it is the machine's
         why = "its disk is full" if _is_full_disk(error) else f"it raised {type(error).__name__}"
         raise UnfitMachine(f"{why}: {error}") from None
@@ -93,11 +96,11 @@ def _is_full_disk(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def machine_here(shelf: Any) -> tuple[str, Machine]:
+def machine_here(store: Any) -> tuple[str, Machine]:
     """The host's name, and the facts about it, its GPUs included, of which Ray has given none to this task."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # versions of Ray hide them so
         del os.environ["CUDA_VISIBLE_DEVICES"]
-    serve_artifacts(shelf)
+    serve_artifacts(store)
     return socket.gethostname(), this_machine()
 
 
@@ -113,8 +116,15 @@ class _Notes:
         self._last = 0.0
 
     def __call__(self, step: str) -> None:
-        now = time.monotonic()
-        if now - self._last >= _SECONDS_BETWEEN_NOTES:
-            self._last = now
-            note = Note(self._where.number, self._where.attempt, self._node, self._host, step)
-            self._board.write.remote(note)
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_NOTES:
+            self.send(step)
+
+    def send(self, step: str, *, wait: bool = False) -> None:
+        """Send a step, and with ``wait`` go on when the board has it, or is dead."""
+        import ray
+
+        self._last = time.monotonic()
+        sent = self._board.write.remote(Note(self._where.number, self._where.attempt, self._node, self._host, step))
+        if wait:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(sent, timeout=_SECONDS_FOR_THE_FIRST_NOTE)

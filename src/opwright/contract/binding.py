@@ -60,7 +60,7 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     positional = contract.signature.positional
     if len(args) > len(positional):
         raise ArgumentError(
-            f"{contract.qualname} takes {len(positional)} positional arguments, but {len(args)} were given",
+            f"{contract.qualname} takes {len(positional)} positional arguments, got {len(args)}",
             fix=f"call it as {contract.call_form}",
         )
     values = dict(zip((a.name for a in positional), args, strict=False))
@@ -82,18 +82,18 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _converted(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Convert ints passed for floats to floats, like the dispatcher, texts to members of a ``StrEnum``, and
-    process groups to their names: a kernel gets the same type on every path."""
+    """The arguments as the dispatcher passes them to a kernel (``conversion.py``), with members of a ``StrEnum`` and
+    process groups in the place of their texts."""
     values = tuple(contract.with_members(values))
-    if all(type(values[i]) is float for i in contract.floats):
-        return values
-    converted = list(values)
-    for i in contract.floats:
-        if type(converted[i]) is int:
-            converted[i] = float(converted[i])
-        elif isinstance(converted[i], list | tuple):
-            converted[i] = [float(v) if type(v) is int else v for v in converted[i]]
-    return tuple(converted)
+    converted: list[Any] | None = None
+    for i, exact, convert in contract.conversions:
+        value = values[i]
+        if type(value) is not exact and value is not None and not hasattr(type(value), "__torch_function__"):
+            converted = converted or list(values)
+            converted[i] = value = convert(value)
+            if type(value) is not exact and not isinstance(value, list):
+                _bind_scalar(contract, contract.signature.arguments[i], value, Binding())
+    return values if converted is None else tuple(converted)
 
 
 def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
@@ -139,7 +139,7 @@ def describe_outputs(contract: Contract, arguments: Sequence[Any], outputs: Sequ
     for i, (spec, output) in enumerate(zip(stated, outputs, strict=True)):
         name = f"output {i}"
         if output.dtype not in spec.tensor.dtypes:
-            return f"{name} should be {spec.tensor.dtype_class}, but it is {short(output.dtype)}"
+            return f"{name} must be {spec.tensor.dtype_class}, got {short(output.dtype)}"
         shared = binding.dtypes.setdefault(spec.tensor.dtype_class, output.dtype)
         if len(spec.tensor.dtypes) > 1 and shared != output.dtype:
             return (
@@ -256,8 +256,7 @@ def _bind_dtype_and_device(
 ) -> None:
     if tensor.dtype not in expected.dtypes:
         raise ArgumentError(
-            f"{contract.qualname}: argument {where!r} should be {expected.dtype_class}, "
-            f"but it is {short(tensor.dtype)}",
+            f"{contract.qualname}: argument {where!r} must be {expected.dtype_class}, got {short(tensor.dtype)}",
             fix=f"convert it, for example with {where}.to({expected.dtypes[-1]})",
         )
     if len(expected.dtypes) > 1:
@@ -292,8 +291,8 @@ def _bind_shape(
     least, more = rank_range(dims)
     if len(shape) < least or (len(shape) > least and not more):
         raise ArgumentError(
-            f"{contract.qualname}: argument {where!r} should have {'at least ' if more else ''}{least} "
-            f"dim{'s' * (least != 1)} {describe(dims)}, but it has {len(shape)}: {_shape(shape)}",
+            f"{contract.qualname}: argument {where!r} must have {'at least ' if more else ''}{least} "
+            f"dim{'s' * (least != 1)} {describe(dims)}, got {len(shape)}: {_shape(shape)}",
             fix="reshape it, or change the contract's annotation",
         )
     postponed, axis = [], 0
@@ -341,8 +340,8 @@ def _known(dim: ExprDim, binding: Binding) -> str:
 
 def _size_error(contract: Contract, where: str, dim: Dim, expected: Any, actual: Any, why: str) -> ArgumentError:
     return ArgumentError(
-        f"{contract.qualname}: dim {str(dim)!r} of argument {where!r} should be {_plain(expected)} ({why}), "
-        f"but it is {_plain(actual)}",
+        f"{contract.qualname}: dim {str(dim)!r} of argument {where!r} must be {_plain(expected)} ({why}), "
+        f"got {_plain(actual)}",
         fix=f"the contract is {contract.call_form}",
     )
 
@@ -353,15 +352,14 @@ def _relation_error(contract: Contract, relation: Relation, binding: Binding) ->
         argument = binding.bound_by.get(name)
         known.append(f"{name}={binding.sizes[name]}" + (f" (from argument {argument!r})" if argument else ""))
     return ArgumentError(
-        f"{contract.qualname}: {relation} should hold, but {' and '.join(known)}",
+        f"{contract.qualname}: {relation} must hold, got {' and '.join(known)}",
         fix=f"the contract is {contract.call_form}",
     )
 
 
 def _kind_error(contract: Contract, where: str, expected: str, actual: Any) -> ArgumentError:
     return ArgumentError(
-        f"{contract.qualname}: argument {where!r} should be {expected}, "
-        f"but it is {type(actual).__name__} {actual!r:.60}",
+        f"{contract.qualname}: argument {where!r} must be {expected}, got {type(actual).__name__} {actual!r:.60}",
         fix=f"the contract is {contract.call_form}",
     )
 

@@ -11,18 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from opwright import tree
+from opwright.contract.conversion import Conversion, conversion_of
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.own_inputs import OwnInputs
 from opwright.contract.process_group import ProcessGroup
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
+from opwright.contract.shapes.dims import names_of
 from opwright.contract.shapes.relations import Relation
 from opwright.contract.signature import Argument, Kind, Return, Signature
-from opwright.errors import ContractError
+from opwright.errors import ContractError, KernelError
 
 __all__ = ["Contract", "checked_name", "infer_schema"]
 
@@ -44,6 +46,8 @@ class Contract:
     random: bool | str = False
     # Whether the same arguments are to give the same bits in every call.
     deterministic: bool = False
+    # Whether products of float32 matrices may have operands in TF32.
+    tf32: bool = False
     # The operator of which this one is the functional form, if it is one.
     functional_of: str = ""
     own_inputs: OwnInputs = field(default_factory=OwnInputs)
@@ -76,15 +80,31 @@ class Contract:
             *map(str, self.where),
             str(self.random),
             *["deterministic"] * self.deterministic,
+            *["tf32"] * self.tf32,
+            *(f"no gradient {i}" for i in sorted(self.signature.without_gradient)),
             *(f"group {i}" for i in self.signature.groups),
             fingerprint(self.function),
         )
 
     @cached_property
-    def floats(self) -> tuple[int, ...]:
-        """The positions of arguments that are floats or lists of floats."""
-        numbers = (float, Sequence[float])
-        return tuple(i for i, a in enumerate(self.signature.arguments) if a.scalar_type in numbers)
+    def conversions(self) -> tuple[tuple[int, type, Conversion], ...]:
+        """For each argument that the dispatcher may convert: its position, the type that needs no conversion, and the
+        conversion."""
+        found = [(i, conversion_of(a)) for i, a in enumerate(self.signature.arguments)]
+        return tuple((i, *conversion) for i, conversion in found if conversion is not None)
+
+    @cached_property
+    def free_numbers(self) -> frozenset[int]:
+        """The positions of numbers on which no condition of the contract depends, so that calls with any such numbers
+        are valid if one is."""
+        named = {name for a in self.signature.arguments if a.tensor is not None for name in names_of(a.tensor.dims)}
+        for relation in self.where:
+            named |= relation.names
+        return frozenset(
+            i
+            for i, a in enumerate(self.signature.arguments)
+            if a.scalar_type in (int, float) and not a.choices and a.name not in named
+        )
 
     @cached_property
     def classes(self) -> dict[int, type[Enum | ProcessGroup]]:
@@ -194,6 +214,33 @@ class Contract:
             return result
         return result[0] if count == 1 else tuple(result[:count])
 
+    def has_form(self, result: Any) -> bool:
+        """Whether a kernel's result is of the form of ``pack``, which the dispatcher takes; a list may stand for a
+        tuple."""
+        signature = self.signature
+        if not signature.returns_tuple and not signature.returns_list:
+            return isinstance(result, torch.Tensor) if signature.returns else result is None
+        if not isinstance(result, tuple | list) or not all(isinstance(each, torch.Tensor) for each in result):
+            return False
+        return signature.returns_list or len(result) == len(signature.returns)
+
+    def refuse_form(self, result: Any) -> NoReturn:
+        """Raise the error for a kernel's result without ``has_form``.
+
+        Raises:
+            KernelError: it is neither a tensor nor a tuple of tensors, or of another number of them.
+        """
+        signature, count = self.signature, len(self.signature.returns)
+        expected = "a list of tensors" if signature.returns_list else f"a tuple of {count} tensors"
+        if not signature.returns_tuple and not signature.returns_list:
+            expected = "a tensor" if count else "None"
+        got = type(result).__name__
+        if isinstance(result, tuple | list):
+            got += f" of {', '.join(type(each).__name__ for each in result) or 'nothing'}"
+        raise KernelError(
+            f"{self.qualname}: a kernel must return {expected}, got {got}", fix=f"the contract is {self.call_form}"
+        )
+
     def unpack(self, result: Any) -> tuple[Any, ...]:
         """The reverse of ``pack``, for a kernel's result."""
         if (self.signature.returns_tuple or self.signature.returns_list) and isinstance(result, tuple | list):
@@ -296,6 +343,6 @@ def _show_argument(argument: Argument) -> str:
         shown = _show_scalar(argument)
     if argument.optional and "None" not in shown:
         shown += " | None"
-    shown += ", mutated" if argument.mutated else ""
+    shown += ", mutated" if argument.mutated else ", no gradient" if argument.no_gradient else ""
     default = f" = {argument.default!r}" if argument.has_default else ""
     return f"{argument.name}: {shown}{default}"

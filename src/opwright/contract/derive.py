@@ -25,10 +25,12 @@ from opwright.internals.compiler import DispatchMode, fake_tensors, real_constan
 __all__ = [
     "batch_rule",
     "differentiable",
+    "differentiable_arguments",
     "fake_outputs",
     "flops",
     "functional_vjp",
     "least_bytes",
+    "leaves",
     "vjp",
     "vjp_of_real",
     "work",
@@ -89,6 +91,18 @@ def differentiable(value: Any) -> bool:
     return value.dtype.is_complex or (value.dtype.is_floating_point and value.dtype.itemsize > 1)
 
 
+def differentiable_arguments(contract: Contract, arguments: Sequence[Any]) -> list[bool]:
+    """For each tensor among the arguments, lists flattened, whether gradients flow to it."""
+    none = contract.signature.without_gradient
+    return [differentiable(t) and i not in none for i, a in enumerate(arguments) for t in tree.tensors([a])]
+
+
+def leaves(contract: Contract, arguments: Sequence[Any]) -> list[Any]:
+    """The arguments, with tensors to which gradients flow as leaves that require one."""
+    remaining = iter(differentiable_arguments(contract, arguments))
+    return tree.map_tensors(lambda t: t.detach().requires_grad_(next(remaining)), list(arguments))  # type: ignore[no-any-return]
+
+
 @real_constants()
 def vjp(
     contract: Contract,
@@ -133,9 +147,14 @@ def vjp_of_real(
         ]
         found = _differentiate(contract, pairs, wanted, create_graph=create_graph) if pairs and wanted else ()
     return [
-        torch.zeros_like(t, memory_format=torch.contiguous_format) if g is None else g.contiguous()
+        torch.zeros_like(t, memory_format=torch.contiguous_format) if g is None else _contiguous(g)
         for t, g in itertools.zip_longest(wanted, found)
     ]
+
+
+def _contiguous(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient in the layout of an operator's results; a sparse one, as of an embedding, stays sparse."""
+    return gradient.contiguous() if gradient.layout is torch.strided else gradient
 
 
 def _run_to_differentiate(contract: Contract, arguments: Sequence[Any]) -> Any:
@@ -194,7 +213,9 @@ def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | Non
 
 
 def _is_absent(grad: torch.Tensor | None, output: torch.Tensor) -> bool:
-    return grad is None or (grad.numel() == 0 and output.numel() != 0)
+    """Whether a gradient is none, or stands for none: an empty vector. (An output may be one, whose gradient it is.)"""
+    is_empty_vector = grad is not None and grad.dim() == 1 and grad.numel() == 0
+    return grad is None or (is_empty_vector and (output.dim() != 1 or output.numel() != 0))
 
 
 def _as_inputs(leaves: Sequence[Any], needs: Sequence[bool], keep_graph: bool) -> list[Any]:

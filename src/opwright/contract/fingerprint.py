@@ -179,6 +179,6 @@ def _belongs_to_a_library(function: types.FunctionType | type) -> bool:
     module = sys.modules.get(function.__module__ or "")
     file = getattr(module, "__file__", None) or ""
     package = (function.__module__ or "").split(".")
-    if package[0] == "opwright":  # whether it is installed or not
+    if package[0] in ("opwright", "kernelsim"):  # whether it is installed or not
         return "gallery" not in package
     return "site-packages" in file or file.startswith(_STDLIB) or package[0] == "torch"

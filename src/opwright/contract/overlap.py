@@ -1,4 +1,8 @@
-"""Whether a tensor that an operator writes shares elements with another argument, or with itself."""
+"""Whether a tensor that an operator writes shares elements with another argument, or with itself.
+
+Extents are compared first. Where they overlap, a common address is looked for, because views that only interleave share
+no element.
+"""
 
 from __future__ import annotations
 

@@ -76,4 +76,4 @@ def name_of_group(group: Any) -> str:
         return str(group.group_name)
     if hasattr(group, "get_group") and group.ndim == 1:
         return str(group.get_group().group_name)
-    raise TypeError(f"{type(group).__name__} is no process group")
+    raise TypeError(f"the group must be a process group, got {type(group).__name__}")

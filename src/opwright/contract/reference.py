@@ -40,7 +40,9 @@ def run_reference(function: Callable[..., Any], signature: Signature, arguments:
 
 
 def run_traceable(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
-    """Run the reference as torch operations, which autograd, vmap and fake tensors can trace."""
+    """Run the reference as torch operations, which autograd, vmap and fake tensors can trace. Arguments that
+    get no gradient are detached."""
+    arguments = signature.detached(arguments)
     if not is_intercepted():
         return _run_traceable(function, signature, arguments)
     with real_constants():

@@ -20,8 +20,8 @@ from opwright.contract.shapes.dims import Dim, NamedDim
 from opwright.contract.values import Values
 
 __all__ = [
-    "Argument", "ByProperty", "Kind", "Mutated", "Replicated", "Return", "Saved", "Signature", "TensorType",
-    "by_property", "mutated", "replicated", "saved_for_backward", "unwrap_optional",
+    "Argument", "ByProperty", "Kind", "Mutated", "NoGradient", "Replicated", "Return", "Saved", "Signature",
+    "TensorType", "by_property", "mutated", "no_gradient", "replicated", "saved_for_backward", "unwrap_optional",
 ]  # fmt: skip
 
 Language = Literal["torch", "numpy"]
@@ -54,7 +54,7 @@ by_property = ByProperty()
 """Marks an output of which several values are right: the indices of equal elements, a factorisation.
 
 ``-> tuple[Float[Tensor, "n k"], Annotated[Int64[Tensor, "n k"], ow.by_property]]``: checks compare only its shape and
-dtype with the reference's. What must hold of its values is stated with ``op.property``.
+dtype with the reference's. What must hold of its values is stated with ``op.register_property``.
 """
 
 
@@ -70,6 +70,21 @@ mutated = Mutated()
 
 ``x: Annotated[Float[Tensor, "t d"], ow.mutated]``: the reference writes it with ordinary PyTorch, and so does every
 kernel. An operator with a mutated argument may return nothing (``-> None``). It never returns the argument itself.
+"""
+
+
+class NoGradient:
+    """The type of ``ow.no_gradient``."""
+
+    def __repr__(self) -> str:
+        return "ow.no_gradient"
+
+
+no_gradient = NoGradient()
+"""Marks a floating tensor argument, or a list of such tensors, that gets no gradient.
+
+``rstd: Annotated[Float32[Tensor, "n"], ow.no_gradient]``: the operator is differentiated as if the reference began with
+``rstd = rstd.detach()``. A custom backward returns None for it, and a backward operator has no output for it.
 """
 
 
@@ -134,6 +149,16 @@ class Argument:
     is_group: bool = False
     # Whether a tensor has the same values in all processes of a group.
     replicated: bool = False
+    # Whether no gradient flows to a tensor, as the author states.
+    no_gradient: bool = False
+    # Whether the values of another argument are drawn from this one's.
+    is_read: bool = False
+
+    @property
+    def goes_together(self) -> bool:
+        """Whether values cannot be moved or replaced, because they go together: with each other, or with those of other
+        arguments."""
+        return self.is_read or (self.values is not None and self.values.is_arranged)
 
     @property
     def has_default(self) -> bool:
@@ -202,9 +227,41 @@ class Signature:
         """The positions of the arguments that the operator writes."""
         return tuple(i for i, a in enumerate(self.arguments) if a.mutated)
 
+    @cached_property
+    def without_gradient(self) -> frozenset[int]:
+        """The positions of the arguments that get no gradient, as is stated of them."""
+        return frozenset(i for i, a in enumerate(self.arguments) if a.no_gradient)
+
+    def detached(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The arguments, those that get no gradient without autograd's graph and without tangents."""
+        if not self.without_gradient:
+            return arguments
+        detach = torch.Tensor.detach
+        return [tree.map_tensors(detach, a) if i in self.without_gradient else a for i, a in enumerate(arguments)]
+
+    @cached_property
+    def drawing_order(self) -> tuple[int, ...]:
+        """The positions of the arguments whose values are drawn from others, each after those that it reads; without
+        those that are drawn from each other."""
+        reads = {
+            i: set(a.values.reads) for i, a in enumerate(self.arguments) if a.values is not None and a.values.reads
+        }
+        order: list[int] = []
+        while waiting := [i for i in reads if i not in order]:
+            names = {self.arguments[i].name for i in waiting}
+            ready = [i for i in waiting if not names & reads[i]]
+            if not ready:
+                break
+            order += ready
+        return tuple(order)
+
     def written(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors of mutated arguments, lists flattened, in signature order; absent optional ones left out."""
         return tree.tensors([arguments[i] for i in self.mutated])
+
+    def read_only(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors of all other arguments."""
+        return tree.tensors([value for value, a in zip(arguments, self.arguments, strict=True) if not a.mutated])
 
     @cached_property
     def single_sizes(self) -> frozenset[str]:

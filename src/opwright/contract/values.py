@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,23 +15,26 @@ from opwright.contract.shapes.dims import evaluate, names_in
 from opwright.errors import ContractError
 
 __all__ = [
-    "Values", "contradiction", "draw_range", "drawn_by", "is_representable", "offsets", "positive_definite",
+    "Draw", "Values", "contradiction", "draw_range", "drawn_by", "is_representable", "offsets", "positive_definite",
     "probabilities", "values", "well_conditioned",
 ]  # fmt: skip
 
 # A number, or an expression of dims and int arguments.
 Bound = float | str
 # How the elements of a tensor go together; "" if each is drawn by itself.
-Arrangement = Literal["", "sorted", "unique", "offsets", "probabilities", "positive definite", "well conditioned"]
-# Takes a shape and a seeded generator on the CPU, and returns a tensor on the CPU.
-Draw = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
+Arrangement = Literal[
+    "", "sorted", "descending", "unique", "offsets", "probabilities", "positive definite", "well conditioned"
+]  # fmt: skip
+# Takes a shape and a seeded generator on the CPU, and what else it names, and returns a tensor on the CPU.
+Draw = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Values:
     """The test inputs of an argument: a closed range or a list of choices, other values besides, and their order.
 
-    ``zeros`` is the share of elements that are 0; ``draw`` a function that draws the tensor instead of all the rest.
+    ``zeros`` is the share of elements that are 0; ``draw`` a function that draws the tensor instead of all the rest,
+    and ``reads`` the arguments and dims that it takes.
     """
 
     low: Bound | None = None
@@ -40,6 +44,7 @@ class Values:
     arrangement: Arrangement = ""
     zeros: float = 0.0
     draw: Draw | None = None
+    reads: tuple[str, ...] = ()
     finite: bool = False
 
     @property
@@ -69,7 +74,7 @@ def values(
     *,
     one_of: Sequence[Any] = (),
     also: Sequence[Any] = (),
-    sorted: bool = False,
+    sorted: bool | Literal["descending"] = False,
     unique: bool = False,
     zeros: float = 0.0,
     finite: bool = False,
@@ -84,7 +89,7 @@ def values(
         low, high: a closed range; each a number, or an expression of dims and ``int`` arguments.
         one_of: the only values, instead of a range.
         also: values that a few elements have instead.
-        sorted: ascending along the last axis.
+        sorted: ascending along the last axis; or ``"descending"``.
         unique: no value twice in a tensor; with a range of as many integers, a permutation.
         zeros: the share of elements that are 0, from 0 to 1.
         finite: no infinities and NaN, which checks try in a few cases if no values are stated.
@@ -104,7 +109,12 @@ def values(
         )
     if not 0 <= zeros <= 1:
         raise ContractError(f"ow.values: zeros={zeros} is not a share", fix="use a number from 0 to 1")
-    arrangement: Arrangement = "sorted" if sorted else "unique" if unique else ""
+    if sorted not in (False, True, "descending"):
+        raise ContractError(
+            f"ow.values: sorted must be True, False or 'descending', got {sorted!r}", fix="use one of them"
+        )
+    order: Arrangement = "descending" if sorted == "descending" else "sorted" if sorted else ""
+    arrangement: Arrangement = order or ("unique" if unique else "")
     return Values(low, high, tuple(one_of), tuple(also), arrangement, zeros, finite=finite)
 
 
@@ -112,11 +122,12 @@ def offsets(total: int | str) -> Values:
     """Test inputs that divide ``total`` elements among neighbours, as ``cu_seqlens`` does: along the last axis, from 0
     up to ``total``, never descending. ``total`` is a number, or an expression of dims and ``int`` arguments.
 
-    ``cu_seqlens: Annotated[Int32[Tensor, "b"], ow.offsets("t")]`` has b-1 sequences of t tokens together, some empty.
+    ``cu_seqlens: Annotated[Int32[Tensor, "b"], ow.inputs.offsets("t")]`` has b-1 sequences of t tokens
+    together, some empty.
     """
     _refuse_malformed(total)
     if isinstance(total, int) and total < 0:
-        raise ContractError(f"ow.offsets({total}) has nothing to divide", fix="use a total of at least 0")
+        raise ContractError(f"ow.inputs.offsets({total}) has nothing to divide", fix="use a total of at least 0")
     return Values(0, total, arrangement="offsets")
 
 
@@ -139,9 +150,27 @@ def drawn_by(function: Draw) -> Values:
     """Test inputs from a function of one's own: ``function(shape, generator)`` returns a tensor of that shape on the
     CPU, drawn with the generator, so that a case has the same values each time. It is converted to the case's dtype.
 
-    ``mask: Annotated[Bool[Tensor, "n n"], ow.drawn_by(lambda shape, generator: torch.ones(shape).tril() > 0)]``
+    Further parameters are other arguments and dims by name: ``function(shape, generator, lengths, pages)``. They are
+    drawn before; tensors are on the CPU. (One with a default is the function's own.)
+
+    ``mask: Annotated[Bool[Tensor, "n n"], ow.inputs.drawn_by(lambda shape, generator: torch.ones(shape).tril() > 0)]``
     """
-    return Values(draw=function)
+    if not callable(function):
+        raise ContractError(
+            f"ow.inputs.drawn_by must be given a function, got {type(function).__name__}",
+            fix="pass function(shape, generator), which returns a tensor of this shape",
+        )
+    return Values(draw=function, reads=_names_read_by(function))
+
+
+def _names_read_by(function: Draw) -> tuple[str, ...]:
+    """The parameters of a function after the shape and the generator, except those with a default."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # some functions of torch's have no signature that Python knows
+        return ()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(p.name for p in parameters[2:] if p.kind in named and p.default is inspect.Parameter.empty)
 
 
 def _refuse_malformed(bound: Bound | None) -> None:
@@ -167,7 +196,7 @@ def contradiction(stated: Values, dtypes: Sequence[torch.dtype], *, is_tensor: b
         return f"{stated.arrangement} is not possible in {', '.join(map(str, dtypes))}"
     for value in (*stated.one_of, *stated.also):
         if not any(is_representable(value, dtype) for dtype in dtypes):
-            return f"{value!r} is no value of {', '.join(map(str, dtypes))}"
+            return f"{value!r} is not a value of {', '.join(map(str, dtypes))}"
     return None
 
 
@@ -203,7 +232,7 @@ def _is_ordered(dtype: torch.dtype) -> bool:
 # What a dtype must be for an arrangement.
 _NEEDED: dict[str, Callable[[torch.dtype], bool]] = {
     "offsets": _is_integer, "probabilities": _is_float, "positive definite": _is_float, "well conditioned": _is_float,
-    "sorted": _is_ordered, "unique": _is_ordered,
+    "sorted": _is_ordered, "descending": _is_ordered, "unique": _is_ordered,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import torch
 
 from opwright import tree
 from opwright.internals.lookup import all_found, find, name_of
-from opwright.internals.names import DYNAMO
+from opwright.internals.slow_imports import DYNAMO
 
 __all__ = [
     "DispatchMode",
@@ -55,6 +55,18 @@ class _NoDispatchMode:
 DispatchMode: Any = find("dispatch_mode") or _NoDispatchMode
 
 
+@functools.cache
+def _fake_mode() -> Any:
+    """torch's mode of fake tensors, on the devices of this machine; None if torch has none.
+
+    Where there is no GPU, torch's own mode puts a device guard for GPUs in place, which does nothing. It stays, and
+    autograd then starts a thread for a device that does not exist: after a backward, no child of a fork can
+    differentiate. An operator enters this mode when it is defined, and a definition must not have such an effect.
+    """
+    mode = find("fake_mode")
+    return mode if mode is None else type("FakesOfThisMachine", (mode,), {"avoid_device_init": False})
+
+
 @contextlib.contextmanager
 def fake_tensors(*, data_dependent: bool = False) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """A block in which new tensors have no memory; yields a function that makes a fake tensor from a real one.
@@ -64,7 +76,7 @@ def fake_tensors(*, data_dependent: bool = False) -> Iterator[Callable[[torch.Te
     Args:
         data_dependent: sizes may depend on data; such a size is a symbol.
     """
-    mode, shapes = find("fake_mode"), find("shape_env") if data_dependent else None
+    mode, shapes = _fake_mode(), find("shape_env") if data_dependent else None
     if mode is None:
         with torch.device("meta"):
             yield lambda tensor: tensor.to("meta")
@@ -80,7 +92,7 @@ def fake_tensors(*, data_dependent: bool = False) -> Iterator[Callable[[torch.Te
 def as_fakes(values: Any, *, data_dependent: bool = False) -> Iterator[Any]:
     """A block like ``fake_tensors``, with fakes of the tensors in some values: made in a fraction of the time, as none
     of them shares memory with another one, so that nothing is looked up."""
-    mode, make = find("fake_mode"), _maker_of_fakes()
+    mode, make = _fake_mode(), _maker_of_fakes()
     if data_dependent or mode is None or make is None:
         with fake_tensors(data_dependent=data_dependent) as as_fake:
             yield tree.map_tensors(as_fake, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +25,7 @@ __all__ = [
     "is_batched",
     "is_functorch_tensor",
     "is_intercepted",
+    "is_plain_call",
     "is_plain_tensor",
     "is_plain_thread",
     "names_of",
@@ -154,6 +155,26 @@ def forward_mode_is_on() -> bool:
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
     """Whether the dispatcher would apply nothing but autograd and autocast to this tensor."""
     return type(tensor) in _PLAIN_TYPES and _are_plain_keys(_keys_of(tensor).raw_repr())  # type: ignore[misc]
+
+
+def is_plain_call(arguments: Sequence[Any], *, autograd_tracked: bool = False) -> bool:
+    """Whether the dispatcher has no effect on these arguments, right now.
+
+    Args:
+        autograd_tracked: ignore autograd, because the call is tracked separately.
+    """
+    if is_intercepted() or not is_plain_thread():
+        return False
+    tracks = torch.is_grad_enabled() and not autograd_tracked
+    return all(_is_plain(argument, tracks) for argument in arguments)
+
+
+def _is_plain(argument: Any, tracks: bool) -> bool:
+    if isinstance(argument, torch.Tensor):
+        return is_plain_tensor(argument) and not (tracks and argument.requires_grad)
+    if isinstance(argument, list | tuple):
+        return all(_is_plain(item, tracks) for item in argument)
+    return True
 
 
 def is_batched(tensor: torch.Tensor) -> bool:

@@ -9,17 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DYNAMO", "INTERNALS", "SLOW_IMPORTS", "Internal"]
-
-# Modules of torch that checks need and that are slow to import. They are imported, where they exist, before processes
-# fork. (AOTAutograd imports the last four as soon as a graph has a gradient, and torch.compile at its first call.)
-SLOW_IMPORTS = (
-    "torch._dynamo", "torch._functorch.aot_autograd", "torch.testing._internal.optests",
-    "torch._inductor.pattern_matcher", "torch._dynamo.repro.after_dynamo", "torch._dynamo.backends.inductor",
-    "torch.export._trace",
-)  # fmt: skip
-# A module that is loaded as soon as something has been compiled.
-DYNAMO = "torch._dynamo"
+__all__ = ["INTERNALS", "Internal"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +32,7 @@ _NO_DTYPE = "NumPy code that asks for an array's dtype is not compiled"
 _NO_TARGET = "no code is shown for GPUs that are not present"
 _THREAD = "a rule that differentiates runs in a new thread"
 _NO_STAGES = "Triton's stages are not shown"
+_TRITON = "triton 3.4 – 3.9"
 
 INTERNALS: tuple[Internal, ...] = (
     # -- process groups ------------------------------------------------------------------------------------------
@@ -82,20 +73,16 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "guards",
         "torch._C._dynamo.guards.TensorGuards",
-        "guards of repeated calls",
-        "each call is checked in Python, which takes a few microseconds",
+        "calls of ow.cuda_graphed that can share graphs",
+        "these calls are compared in Python, which takes a few microseconds",
     ),
     Internal("force_keys", "torch._C._ForceDispatchKeyGuard", "calls within a rule, with the default keys", _THREAD),
-    Internal(
-        "functorch_stack", "torch._C._functorch.peek_interpreter_stack", "is a torch.func transform on", _DISPATCHER
-    ),
+    Internal("functorch_stack", "torch._C._functorch.peek_interpreter_stack", "is torch.func active", _DISPATCHER),
     Internal("is_excluded", "torch._C._dispatch_tls_is_dispatch_key_excluded", "are lazy conjugates ignored", _THREAD),
     # -- autograd and torch.func ------------------------------------------------------------------------------------
     Internal("below_autograd", "torch._C._AutoDispatchBelowAutograd", "a kernel below autograd", _PUBLIC_AUTOGRAD),
     Internal("after_autograd", "torch._C._after_autograd_keyset", "the keys that follow autograd's", _PUBLIC_AUTOGRAD),
-    Internal(
-        "any_requires_grad", "torch._C._any_requires_grad", "does an argument require a gradient", _PUBLIC_AUTOGRAD
-    ),
+    Internal("any_requires_grad", "torch._C._any_requires_grad", "is a gradient required", _PUBLIC_AUTOGRAD),
     Internal(
         "exclude_guard", "torch._C._ExcludeDispatchKeyGuard", "calls below autocast", "torch.autocast(enabled=False)"
     ),
@@ -127,9 +114,15 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     # -- registration ------------------------------------------------------------------------------------------------
     Internal(
-        "packet",
-        "torch._ops.OpOverloadPacket",
-        "calls of torch.ops.namespace.name like earlier ones",
+        "variable_functions",
+        "torch._C._VariableFunctions",
+        "which functions of torch are operations on tensors",
+        "gradients are not recorded, and computed in Python",
+    ),
+    Internal(
+        "registered_kernels",
+        "torch._C._dispatch_dump",
+        "has anybody registered another kernel for an operator",
         _DISPATCHER,
     ),
     Internal(
@@ -159,9 +152,7 @@ INTERNALS: tuple[Internal, ...] = (
         "removing a custom sharding rule",
         "it stays registered until Python ends",
     ),
-    Internal(
-        "lowerings", "torch._inductor.lowering", "operators with a decomposition, if CI is set", "Inductor decides"
-    ),
+    Internal("lowerings", "torch._inductor.lowering", "decomposed operators, if CI is set", "Inductor decides"),
     Internal(
         "layout_tag",
         "torch._library.utils.get_layout_constraint_tag",
@@ -213,10 +204,7 @@ INTERNALS: tuple[Internal, ...] = (
         "storage_identity", "torch.UntypedStorage._cdata", "do two tensors share memory", "their addresses are compared"
     ),
     Internal(
-        "tensor_address",
-        "torch.Tensor._cdata",
-        "the C++ tensor of a Python tensor",
-        "kernels are called from Python",
+        "tensor_address", "torch.Tensor._cdata", "the C++ tensor of a Python tensor", "kernels are called from Python"
     ),
     Internal(
         "mode_stack",
@@ -294,9 +282,7 @@ INTERNALS: tuple[Internal, ...] = (
         "gradients of CUDA graphs are copied",
     ),
     # -- torch.compile -----------------------------------------------------------------------------------------------
-    Internal(
-        "compile_fx", "torch._inductor.compile_fx.compile_fx", "code from a traced graph of NumPy calls", _NO_NUMPY
-    ),
+    Internal("compile_fx", "torch._inductor.compile_fx.compile_fx", "code from a graph of NumPy calls", _NO_NUMPY),
     Internal("dynamo_errors", "torch._dynamo.exc", "the cause of a tracing error", "torch's own message is shown"),
     Internal("dynamo_counters", "torch._dynamo.utils.counters", "the reasons of graph breaks", "they are not listed"),
     Internal(
@@ -351,24 +337,20 @@ INTERNALS: tuple[Internal, ...] = (
         "an array's dtype while tracing",
         _NO_DTYPE,
     ),
+    Internal("traced_dtype", "torch._dynamo.variables.misc.NumpyDTypeVariable", "an array's dtype, too", _NO_DTYPE),
     Internal(
-        "traced_dtype", "torch._dynamo.variables.misc.NumpyDTypeVariable", "an array's dtype while tracing", _NO_DTYPE
+        "side_effects",
+        "torch._dynamo.side_effects.SideEffects",
+        "writes to Python objects in NumPy code, which are refused while it is traced",
+        _NO_NUMPY,
     ),
     Internal("device_context", "torch.utils._device.DeviceContext", "is torch.device(...) active", _CPU_ARRAYS),
     Internal(
         "device_constructors", "torch.utils._device._device_constructors", "functions that make tensors", _CPU_ARRAYS
     ),
+    Internal("pop_function_mode", "torch.overrides._pop_mode_temporarily", "suspending torch.device(...)", _CPU_ARRAYS),
     Internal(
-        "pop_function_mode",
-        "torch.overrides._pop_mode_temporarily",
-        "suspending torch.device(...)",
-        _CPU_ARRAYS,
-    ),
-    Internal(
-        "function_mode_count",
-        "torch._C._len_torch_function_stack",
-        "the number of active function modes",
-        _CPU_ARRAYS,
+        "function_mode_count", "torch._C._len_torch_function_stack", "the number of active function modes", _CPU_ARRAYS
     ),
     Internal("function_mode_at", "torch._C._get_function_stack_at", "the active function modes", _CPU_ARRAYS),
     # -- Triton ------------------------------------------------------------------------------------------------------
@@ -377,59 +359,41 @@ INTERNALS: tuple[Internal, ...] = (
         "triton.backends.compiler.GPUTarget",
         "compiling for a GPU that is not present",
         _NO_STAGES,
-        "triton 3.4 – 3.9",
+        _TRITON,
     ),
-    Internal(
-        "triton_source", "triton.compiler.ASTSource", "the source that Triton compiles", _NO_STAGES, "triton 3.4 – 3.9"
-    ),
+    Internal("triton_source", "triton.compiler.ASTSource", "the source that Triton compiles", _NO_STAGES, _TRITON),
     Internal(
         "gluon_source",
         "triton.experimental.gluon._runtime.GluonASTSource",
         "the source that Triton compiles of a Gluon kernel",
         "the stages of Gluon kernels are not shown",
-        "triton 3.4 – 3.9",
+        _TRITON,
     ),
-    Internal("triton_ir", "triton._C.libtriton.ir", "Triton kernels in the simulator", _NO_STAGES, "triton 3.4 – 3.9"),
+    Internal("triton_ir", "triton._C.libtriton.ir", "Triton kernels in the simulator", _NO_STAGES, _TRITON),
     Internal(
         "triton_passes",
         "triton._C.libtriton.passes",
         "block pointers in the Triton simulator (Triton 3.4 – 3.7; later ones need no pass)",
         "the simulator refuses them",
-        "triton 3.4 – 3.9",
+        _TRITON,
     ),
     Internal(
         "triton_make_backend",
         "triton.compiler.compiler.make_backend",
         "Triton kernels in the simulator",
         _NO_STAGES,
-        "triton 3.4 – 3.9",
+        _TRITON,
     ),
     Internal(
-        "triton_jit_function",
-        "triton.runtime.jit.JITFunction",
-        "Triton kernels in the simulator",
-        _NO_STAGES,
-        "triton 3.4 – 3.9",
+        "triton_jit_function", "triton.runtime.jit.JITFunction", "Triton kernels in the simulator", _NO_STAGES, _TRITON
     ),
-    Internal(
-        "triton_autotuner",
-        "triton.runtime.Autotuner",
-        "Triton kernels in the simulator",
-        _NO_STAGES,
-        "triton 3.4 – 3.9",
-    ),
+    Internal("triton_autotuner", "triton.runtime.Autotuner", "Triton kernels in the simulator", _NO_STAGES, _TRITON),
     Internal(
         "autotuner_timer",
         "triton.runtime.Autotuner.do_bench",
         "autotuned kernels in Triton's interpreter (its _do_bench)",
         "they are timed with Triton's own timer, which needs a GPU",
-        "triton 3.4 – 3.9",
+        _TRITON,
     ),
-    Internal(
-        "triton_backends",
-        "triton.backends.backends",
-        "code for a GPU that is not present",
-        _NO_TARGET,
-        "triton 3.4 – 3.9",
-    ),
+    Internal("triton_backends", "triton.backends.backends", "code for a GPU that is not present", _NO_TARGET, _TRITON),
 )

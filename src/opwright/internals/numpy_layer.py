@@ -1,10 +1,16 @@
 """torch's NumPy on tensors, and its two settings that are global in a process: the default float dtype, and the device
-on which compiled code makes arrays. Patches of them act in a block only, and depend on this thread's block."""
+on which compiled code makes arrays. Patches of them act in a block only, and depend on this thread's block.
+
+Also the writes to Python objects in NumPy code that torch.compile traces, which it repeats after a graph has run. It
+knows every one of them: what it does not know, it does not trace. They are refused while they are traced, before any
+code runs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +21,8 @@ import torch
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
-    "Array", "arrays_made_by", "default_dtypes", "has_numpy", "is_device_constructor", "numpy_functions",
-    "reset_run_call", "set_run_call", "without_default_device",
+    "Array", "OutsideWriteError", "arrays_made_by", "can_refuse_writes", "default_dtypes", "has_numpy",
+    "is_device_constructor", "numpy_functions", "reset_run_call", "set_run_call", "without_default_device",
 ]  # fmt: skip
 
 # NumPy's namespace and its array, on tensors. None if this torch has none.
@@ -122,6 +128,7 @@ def _patch_calls() -> None:
         _original_calls[wrapper] = wrapper.__call__
         wrapper.__call__ = _call
     _patch_dtype()
+    _patch_writes(lambda: _run_call.get() is not None)
 
 
 def _patch_dtype() -> None:
@@ -215,3 +222,98 @@ def default_device_is_chosen() -> bool:
     """Whether ``with torch.device(...)`` or ``torch.set_default_device`` may be active."""
     count, is_on = find("function_mode_count"), find("function_modes")
     return count is None or is_on is None or bool(count() > 0 or is_on())
+
+
+# -- writes to Python objects ------------------------------------------------------------------------
+
+
+class OutsideWriteError(Exception):
+    """NumPy code writes to an object that was there before the call; it may write to arrays only."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.message = f"it writes to {what}, outside of its arrays"
+        self.fix = "return the new value, or write it where the function is called; arrays may be written: a[...] = b"
+
+
+def can_refuse_writes() -> bool:
+    """Whether this torch reports writes while it traces."""
+    return _side_effects() is not None
+
+
+def _side_effects() -> Any:
+    return find("side_effects", lambda found: callable(found.store_attr) and callable(found.mutation))
+
+
+def _patch_writes(is_active: Callable[[], bool]) -> None:
+    """Refuse writes to objects that were there before, in traces during which ``is_active``.
+
+    ``x.total += a`` of an array stores the same array again, which is not a write to ``x``.
+    """
+    side_effects = _side_effects()
+    if side_effects is None:
+        return
+    store_attr, mutation = side_effects.store_attr, side_effects.mutation
+
+    def checked_store(self: Any, item: Any, name: str, value: Any, *args: Any, **keywords: Any) -> None:
+        if is_active() and _was_there(item):
+            if _is_same_array(item, name, value):
+                return
+            raise OutsideWriteError(_described(item, name))
+        store_attr(self, item, name, value, *args, **keywords)
+
+    def checked_mutation(self: Any, item: Any, *args: Any, **keywords: Any) -> None:
+        if is_active() and _was_there(item):
+            raise OutsideWriteError(_described(item))
+        mutation(self, item, *args, **keywords)
+
+    side_effects.store_attr, side_effects.mutation = checked_store, checked_mutation
+
+
+def _was_there(item: Any) -> bool:
+    """Whether a traced object was there before the call; torch.compile marks the others as new."""
+    return not type(item.mutation_type).__name__.endswith("New")
+
+
+def _is_same_array(item: Any, name: str, value: Any) -> bool:
+    """Whether the value is the array that the attribute or variable has, perhaps written in place."""
+    if not (isinstance(value, find("traced_array") or ()) and hasattr(item, "value")):
+        return False
+    if type(inspect.getattr_static(item.value, name, None)) is not np.ndarray:  # a number is never written in place
+        return False
+    node, wrapper = value.as_proxy().node, find("numpy_operators")
+    while wrapper is not None and isinstance(node.target, wrapper) and node.target.op.__name__ in _IN_PLACE:
+        node = node.args[0]
+        if not hasattr(node, "meta"):  # a number
+            return False
+    source: Any = getattr(node.meta.get("grapharg"), "source", None)
+    if type(source).__name__ == "NumpyTensorSource":
+        source = source.base
+    return bool(getattr(source, "member", None) == name and source.base == item.source)
+
+
+_IN_PLACE = frozenset({
+    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
+    "imatmul",
+})  # fmt: skip
+
+
+def _described(item: Any, name: str = "") -> str:
+    """The object that is written, as it is read in the function."""
+    if name == "cell_contents":
+        return "a variable of the function around it"
+    place = _shown(getattr(item, "source", None))
+    if "Global" in type(item).__name__ or (name and not place):
+        return f"the global variable {name}"
+    if name:
+        return f"{place}.{name}"
+    return f"{place or 'an object'}, which was there before"
+
+
+def _shown(source: Any) -> str:
+    """The name by which a value is read; "" for a module."""
+    text = str(getattr(source, "global_name", None) or getattr(source, "member", ""))
+    if text.startswith("__import_"):
+        return ""
+    base = _shown(source.base) if hasattr(source, "base") else ""
+    return f"{base}.{text}" if base and text else text

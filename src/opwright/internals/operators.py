@@ -9,7 +9,11 @@ from typing import Any
 
 from opwright.internals.lookup import find
 
-__all__ = ["Declared", "DeclaredArgument", "declared_arguments"]
+__all__ = ["OPERATIONS", "Declared", "DeclaredArgument", "declared_arguments"]
+
+_functions: Any = find("variable_functions", lambda functions: {"add", "matmul"} <= set(dir(functions)))
+# The names of torch's functions that are operations on tensors: ``torch.add``, not ``torch.is_grad_enabled``.
+OPERATIONS = frozenset(() if _functions is None else dir(_functions))
 
 
 @dataclass(frozen=True)

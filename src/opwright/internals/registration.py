@@ -14,7 +14,6 @@ from opwright.internals.lookup import find
 
 __all__ = [
     "OVERLOAD",
-    "PACKET",
     "AtenArgument",
     "AtenOverload",
     "call_directly",
@@ -23,6 +22,7 @@ __all__ = [
     "named_arguments",
     "overloads_of_aten",
     "register_decomposition",
+    "registered_kernels",
     "remove_decomposition",
     "remove_sharding",
     "schema_differs",
@@ -30,8 +30,7 @@ __all__ = [
     "writes_arguments",
 ]  # fmt: skip
 
-# The classes of ``torch.ops.namespace.name`` and ``torch.ops.namespace.name.default``.
-PACKET: Any = find("packet", lambda packet: isinstance(torch.ops.aten.relu, packet))
+# The class of ``torch.ops.namespace.name.default``.
 OVERLOAD: Any = find("overload", lambda overload: isinstance(torch.ops.aten.relu.default, overload))
 
 
@@ -48,6 +47,13 @@ def register_decomposition(overload: Any, function: Callable[..., Any]) -> None:
     register = find("decompose")
     if register is not None:
         register(overload)(function)
+
+
+def registered_kernels(qualname: str) -> str | None:
+    """A text that changes whenever anybody registers a kernel for an operator with torch's dispatcher; None if torch
+    has none, and then nothing is known."""
+    dump = find("registered_kernels", lambda dump: "aten::relu" in dump("aten::relu"))
+    return None if dump is None else str(dump(qualname))
 
 
 def remove_decomposition(overload: Any) -> None:

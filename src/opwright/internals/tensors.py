@@ -8,7 +8,7 @@ import torch
 
 from opwright.internals.lookup import find
 
-__all__ = ["address_in_object", "is_true", "memory_of", "share_memory", "version_of", "was_written"]
+__all__ = ["address_in_object", "base_of", "is_true", "memory_of", "share_memory", "version_of", "was_written"]
 
 
 def _counts_writes(version: Any) -> bool:
@@ -28,6 +28,11 @@ _version = find("version", _counts_writes)
 _identity = find("storage_identity", _identifies_storages)
 _check = find("check")
 _address = find("tensor_address", lambda address: address.__get__(torch.empty(0)) > 0)
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that another one is a view of; None for one that is no view, or if that is not known."""
+    return getattr(tensor, "_base", None)
 
 
 def version_of(tensor: torch.Tensor) -> int | None:

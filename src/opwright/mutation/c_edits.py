@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from opwright.errors import CheckError
+from tree_sitter import Node
+
+from opwright.backends.simulation import syntax_tree
 from opwright.mutation.edits import Edit, distinct
 from opwright.mutation.words import ARITHMETIC, BITWISE, BOUNDS, FUNCTIONS, LOGIC, number_edits
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 __all__ = ["edits_of", "functions_of"]
 
@@ -43,27 +42,18 @@ def functions_of(text: str) -> dict[str, list[tuple[int, int]]]:
         for child in node.children:
             walk(child, inside)
 
-    walk(_parse(source), ())
+    walk(syntax_tree(text), ())
     return found
 
 
 def edits_of(spans: Sequence[tuple[int, int]], text: str) -> list[Edit]:
     """All edits in some parts of a text (offsets), in its order."""
     source = text.encode()
-    raw = _edits(_parse(source))
+    raw = _edits(syntax_tree(text))
     made = (
         Edit(_characters(source, edit.start), _characters(source, edit.end), edit.new, edit.operator) for edit in raw
     )
     return distinct((e for e in made if any(start <= e.start and e.end <= end for start, end in spans)), text)
-
-
-def _parse(source: bytes) -> Node:
-    try:
-        import tree_sitter
-        import tree_sitter_cuda
-    except ImportError as error:
-        raise CheckError("mutating C++ and CUDA needs tree-sitter", fix="pip install 'opwright[mutation]'") from error
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language())).parse(source).root_node
 
 
 def _text(node: Node) -> str:

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.checks.plan import Task
 from opwright.checks.run import check
+from opwright.checks.scheduling.plan import Task
 from opwright.contract.inputs.cases import cases
 from opwright.mutation.edits import Edit
 from opwright.mutation.further import Further, searches
 from opwright.mutation.patch import Patch, mutant_of
 from opwright.mutation.sources import FILE, Source
 from opwright.results import Fate, Finding, Killer, Mutant, Status, Verdict
+from opwright.target import Engine
 
 __all__ = [
     "MutatedKernel", "judge", "record_of", "search", "shown", "usable_searches", "why_unsuitable",
@@ -26,7 +27,7 @@ __all__ = [
 # The checks of mutants, the quickest first. What is left out is about the operator's rules, not about a kernel's code.
 _SMOKE = ("memory", "values")
 _OUTPUTS = ("memory", "values", "special values", "properties", "metadata", "inputs unchanged", "global state")
-_OTHERS = ("repeated calls", "surroundings", "configurations", "gradients", "own backward", "protected memory")
+_OTHERS = ("repeated calls", "execution context", "configurations", "gradients", "own backward", "protected memory")
 _STAGES = (("smoke", _SMOKE), ("quick", _OUTPUTS), ("quick", _OTHERS))
 # What survivors are searched with: most inputs for the time.
 _SEARCHED = ("values",)
@@ -50,7 +51,7 @@ class MutatedKernel:
         report = check(
             mutant_of(self.task.op, patch),
             kernels=[self.task.kernel],
-            device=self.task.where,
+            device=str(self.task.target),
             level=level,
             checks=checks,
             timeout=self.timeout,
@@ -152,7 +153,7 @@ def _patch(kernel: MutatedKernel, name: str, source: Source, edit: Edit) -> Patc
 
 def _searches(kernel: MutatedKernel) -> list[Further]:
     task = kernel.task
-    return searches(task.op.contract, task.kernel, slow=task.interpret or task.simulate)
+    return searches(task.op.contract, task.kernel, slow=task.target.engine is not Engine.NATIVE)
 
 
 def usable_searches(kernel: MutatedKernel) -> list[int]:

@@ -48,7 +48,7 @@ class PatchedOp(Op):
     _original: Op
     _path: ImportPath | None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _by_value(self) -> tuple[Any, ...]:
         if self._path is None:
             return patched, (self._original, self._patch)
         return _imported, (self._path, self._original.fingerprint, self._patch)

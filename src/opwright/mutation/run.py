@@ -13,20 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opwright.checks.plan import Task, plan, refuse_unknown_kernels
 from opwright.checks.run import executor_for, refuse_timeout
+from opwright.checks.scheduling.plan import Task, plan, refuse_unknown_kernels
 from opwright.errors import CheckError
 from opwright.mutation.edits import Edit
 from opwright.mutation.judging import shown
 from opwright.mutation.sources import Source, sources_of
-from opwright.mutation.units import KernelUnit, MutantUnit, SearchesUnit, SearchUnit
+from opwright.mutation.work_items import KernelItem, MutantItem, SearchesItem, SearchItem
 from opwright.results import Fate, KernelMutation, Mutant, MutationReport
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
-from opwright.sweep.executor import Executor, run_units
+from opwright.sweep.events import QUIET, Events
+from opwright.sweep.executor import Executor, run_items
 from opwright.sweep.journal import Journal, open_journal
-from opwright.sweep.unit import Unit, no_step
+from opwright.sweep.work_item import WorkItem, no_step
 
 __all__ = ["MUTANTS", "mutate"]
 
@@ -46,9 +47,7 @@ def mutate(
     jobs: int | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
-    on_resume: Callable[[str], None] | None = None,
-    on_plan: Callable[[int], None] | None = None,
-    on_mutant: Callable[[str], None] | None = None,
+    events: Events = QUIET,
 ) -> MutationReport:
     """Put small faults into kernels, and find which of them the operators' contracts let live.
 
@@ -57,12 +56,10 @@ def mutate(
     kernel passes and the survivor fails.
 
     Args:
-        targets, kernels, device, jobs, executor, resume, on_resume: as for ``ow.check``.
-        mutants: at most so many of each kernel, drawn at random.
+        targets, kernels, device, jobs, executor, resume, events: as for ``ow.check``.
+        mutants: the largest number of mutants of each kernel, which are drawn at random.
         seed: of this draw.
         timeout: seconds that one step of a mutant may take at most; less, if the kernel itself is quick.
-        on_plan: called once, with the number of kernels.
-        on_mutant: called with a line about each mutant.
 
     Raises:
         TargetError, CheckError: a target or kernel does not exist; a number is out of range; C++ is to be mutated
@@ -76,14 +73,13 @@ def mutate(
     where = executor_for(executor, jobs)
     machine = where.machine
     tasks = [t for o in operators for t in plan(o, machine, kernels, device) if t.kernel != REFERENCE]
-    if on_plan is not None:
-        on_plan(len(tasks))
+    events.planned(len(tasks))
     done: list[KernelMutation] = []
     partial = ""
     try:
         with contextlib.ExitStack() as stack:
-            journal = stack.enter_context(open_journal(resume, machine, on_resume))
-            settings = _Settings(mutants, seed, timeout, where, journal, on_mutant or (lambda line: None))
+            journal = stack.enter_context(open_journal(resume, machine, events.resumed))
+            settings = _Settings(mutants, seed, timeout, where, journal, events.finished)
             for task in tasks:
                 done.append(_mutate_kernel(task, settings))
     except KeyboardInterrupt:
@@ -104,20 +100,20 @@ class _Settings:
     journal: Journal | None
     on_mutant: Callable[[str], None]
 
-    def run(self, units: Sequence[Unit[Any]], on_result: Callable[[Any], None] = no_result) -> list[Any]:
-        """The results of units, in their order."""
+    def run(self, items: Sequence[WorkItem[Any]], on_result: Callable[[Any], None] = no_result) -> list[Any]:
+        """The results of items, in their order."""
         found: dict[int, Any] = {}
-        with run_units(units, self.executor, journal=self.journal, on_step=no_step) as results:
+        with run_items(items, self.executor, journal=self.journal, on_step=no_step) as results:
             for done in results:
                 found[done.number] = done.result
                 on_result(done.result)
-        return [found[number] for number in range(len(units))]
+        return [found[number] for number in range(len(items))]
 
 
 def _mutate_kernel(task: Task, settings: _Settings) -> KernelMutation:
     started = time.monotonic()
     operator, name = task.op, task.kernel
-    made = KernelMutation(operator.contract.qualname, name, task.backend, task.where)
+    made = KernelMutation(operator.contract.qualname, name, task.backend, str(task.target))
     if task.refused is not None:
         return dataclasses.replace(made, refused=str(task.refused))
     sources, left = sources_of(operator, name)
@@ -125,7 +121,7 @@ def _mutate_kernel(task: Task, settings: _Settings) -> KernelMutation:
     made = dataclasses.replace(made, possible=len(candidates), not_mutated=tuple(dict.fromkeys(left)))
     if not candidates:
         return dataclasses.replace(made, refused="there is nothing to mutate in it")
-    (itself,) = settings.run([KernelUnit(task, settings.timeout)])
+    (itself,) = settings.run([KernelItem(task, settings.timeout)])
     if itself.unsuitable:
         return dataclasses.replace(made, refused=itself.unsuitable)
     timeout = min(settings.timeout, max(_LEAST_TIMEOUT, 3 * itself.seconds))
@@ -138,15 +134,15 @@ def _mutate_kernel(task: Task, settings: _Settings) -> KernelMutation:
 def _run_all(task: Task, timeout: float, chosen: Sequence[tuple[Source, Edit]], settings: _Settings) -> list[Mutant]:
     count = itertools.count(1)
     found = settings.run(
-        [MutantUnit(task, timeout, source, edit) for source, edit in chosen],
+        [MutantItem(task, timeout, source, edit) for source, edit in chosen],
         lambda mutant: settings.on_mutant(f"{task}: mutant {next(count)} of {len(chosen)} {mutant.fate}"),
     )
     found = [dataclasses.replace(m, file=shown(source)) for m, (source, _) in zip(found, chosen, strict=True)]
     survivors = [number for number, mutant in enumerate(found) if mutant.fate is Fate.SURVIVED]
     if survivors:
         settings.on_mutant(f"{task}: searching for inputs that kill {len(survivors)} survivors")
-        (searches,) = settings.run([SearchesUnit(task, timeout)])
-        searched = settings.run([SearchUnit(task, timeout, *chosen[number], searches.usable) for number in survivors])
+        (searches,) = settings.run([SearchesItem(task, timeout)])
+        searched = settings.run([SearchItem(task, timeout, *chosen[number], searches.usable) for number in survivors])
         for number, one in zip(survivors, searched, strict=True):
             found[number] = dataclasses.replace(found[number], killer=one.killer)
     return found

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opwright.backends.c_text import included_files
 from opwright.backends.cuda.module import CudaKernel, CudaModule
 from opwright.backends.reachable import names_used
+from opwright.backends.simulation import included_files
 from opwright.mutation import c_edits, python_edits
 from opwright.mutation.edits import Edit
 from opwright.runtime.op import Op

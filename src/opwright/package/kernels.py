@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opwright.backends import get_backend
 from opwright.backends.base import KernelSpec
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.native.abi import ATEN, abi_of
@@ -21,21 +22,6 @@ from opwright.runtime.kernel import Kernel
 from opwright.runtime.op import Op
 
 __all__ = ["LeftOut", "ShippedKernel", "ship_kernels"]
-
-_INSTEAD = {
-    "cuda": "write a .cu file with a host function, op.cuda('kernel.cu'), or a Triton launcher",
-    "mojo": "write it in C++ or Triton as well",
-    "max": "write it in C++ or Triton as well",
-    "numpy": "write it in C++ or Triton as well",
-    "numba": "decorate it with numba.njit, and attach a function that calls it with op.python",
-}
-_WHY = {
-    "cuda": "launches kernels of ow.cuda_module, which opwright compiles when they run",
-    "mojo": "opwright launches Mojo kernels",
-    "max": "MAX runs it through opwright",
-    "numpy": "opwright compiles NumPy when it runs",
-    "numba": "opwright compiles it when it runs",
-}
 
 
 @dataclass(frozen=True)
@@ -103,8 +89,8 @@ def _ship(
             )
         native = {"library": f"native/{built.name}", "symbol": built.symbol, "schema": built.schema}
         return ShippedKernel(operator, spec, record | native, built.file)
-    if spec.backend in _WHY:
-        return LeftOut(qualname, spec.name, spec.backend, _WHY[spec.backend], _INSTEAD[spec.backend])
+    if (reasons := get_backend(spec.backend).not_packaged) is not None:
+        return LeftOut(qualname, spec.name, spec.backend, *reasons)
     if isinstance(spec.source, Path):
         relative = modules.name_of(spec.source)
         if relative is None:

@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
+from opwright.backends import get_backend
 from opwright.backends.build_tools import build_tools
-from opwright.backends.mojo import backend as mojo
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.sizes import dtypes_to_check
 from opwright.contract.inputs.text import parse_case
@@ -20,7 +18,7 @@ __all__ = ["prebuild"]
 
 
 def prebuild(operator: Op, kernels: Sequence[str] | None, archs: Sequence[str], cases: Sequence[str]) -> list[Path]:
-    """Write the PTX of an operator's Mojo kernels with a folder for it (``prebuilt=``), for each of their dtypes.
+    """Write the PTX of an operator's kernels with a folder for it (``prebuilt=``), for each of their dtypes.
 
     Args:
         kernels: names of kernels; None for all with a folder.
@@ -29,9 +27,9 @@ def prebuild(operator: Op, kernels: Sequence[str] | None, archs: Sequence[str], 
             them from the contract.
 
     Raises:
-        KernelError: there is no such kernel, or it has no folder.
+        KernelError: there is no such kernel, or its language or itself has no folder.
         CheckError: an invalid case.
-        KernelRefusedError: Mojo is not installed.
+        KernelRefusedError: its compiler is not installed.
         CompileError: a kernel does not compile.
     """
     if unknown := [k for k in kernels or () if k not in operator.kernels]:
@@ -43,14 +41,12 @@ def prebuild(operator: Op, kernels: Sequence[str] | None, archs: Sequence[str], 
         chosen = name in kernels if kernels else "prebuilt" in kernel.spec.options
         if not chosen:
             continue
+        backend = get_backend(kernel.backend)
+        taken = kernel.spec.dtypes if kernel.spec.dtypes is not None else backend.dtypes
         calls = [
             arguments_of(kernel.contract, dataclasses.replace(parse_case(kernel.contract, case), dtypes=dtypes), "cpu")
-            for dtypes in dtypes_to_check(kernel.contract, _dtypes(kernel.spec.dtypes))
+            for dtypes in dtypes_to_check(kernel.contract, None if taken is None else tuple(taken))
             for case in cases
         ]
-        written += mojo.prebuild(kernel.spec, kernel.contract, build_tools(), archs, calls)
+        written += backend.prebuild(kernel.spec, kernel.contract, build_tools(), archs, calls)
     return written
-
-
-def _dtypes(named: Sequence[torch.dtype] | None) -> Sequence[torch.dtype]:
-    return named if named is not None else tuple(mojo.MojoBackend.dtypes)

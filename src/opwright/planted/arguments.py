@@ -18,7 +18,7 @@ _CHECKS = ("memory", "values", "metadata", "inputs unchanged", "repeated calls")
 
 
 @ow.op("selftest::total_of")
-def total_of(xs: list[Float[Tensor, "n"]]) -> Float[Tensor, "n"]:
+def total_of(xs: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
     return torch.stack(xs).sum(0)
 
 
@@ -39,7 +39,7 @@ _LISTS = attach(
 
 
 @ow.op("selftest::biased")
-def biased(x: Float[Tensor, "b n"], bias: Float[Tensor, "n"] | None = None) -> Float[Tensor, "b n"]:
+def biased(x: Float[Tensor, "b n"], bias: Float[Tensor, " n"] | None = None) -> Float[Tensor, "b n"]:
     return x.clone(memory_format=torch.contiguous_format) if bias is None else (x + bias).contiguous()
 
 
@@ -83,7 +83,7 @@ _WRITTEN = attach(
 
 
 @ow.op("selftest::bounds")
-def bounds(x: Float[Tensor, "b n"]) -> tuple[Float[Tensor, "b"], Float[Tensor, "b"]]:
+def bounds(x: Float[Tensor, "b n"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
     if not x.shape[1]:
         return x.new_zeros(len(x)), x.new_zeros(len(x))
     return x.amin(1), x.amax(1)
@@ -111,7 +111,7 @@ _SEVERAL = attach(
 
 
 @ow.op("selftest::shrink")
-def shrink(x: Float[Tensor, "n"], least: Annotated[float, ow.values(0, 2)]) -> Float[Tensor, "n"]:
+def shrink(x: Float[Tensor, " n"], least: Annotated[float, ow.values(0, 2)]) -> Float[Tensor, " n"]:
     return functional.hardshrink(x, least)
 
 

@@ -21,7 +21,7 @@ FILES = (
 _OF_PLANTED = ("memory", "values")
 _OF_RIGHT = (
     "memory", "values", "special values", "metadata", "inputs unchanged", "global state", "repeated calls",
-    "peak memory", "surroundings", "two threads", "own work", "protected memory",
+    "peak memory", "execution context", "threads", "own work", "protected memory",
 )  # fmt: skip
 
 

@@ -48,8 +48,8 @@ def matmul_scatter(
 
 @ow.op("selftest_ranks::centred")
 def centred(
-    x: Float[Tensor, "n"], shift: Annotated[Float[Tensor, "n"], ow.replicated], group: ow.ProcessGroup
-) -> Float[Tensor, "n"]:
+    x: Float[Tensor, " n"], shift: Annotated[Float[Tensor, " n"], ow.replicated], group: ow.ProcessGroup
+) -> Float[Tensor, " n"]:
     """Values without their mean over all ranks, and shifted by what is the same on each."""
     return x - _all_reduce(x, "sum", group) / group.size() + shift
 
@@ -150,7 +150,7 @@ def _with_a_barrier(x, w, group):
 def _each_on_its_way(x, w, group):
     if group.rank() == 0:
         return torch.cat([part @ w for part in _gathered(x, group)])
-    return (torch.cat(_gathered(x, group)).unsqueeze(-1) * w).sum(1)
+    return torch.nn.functional.linear(torch.cat(_gathered(x, group)), w.mT)
 
 
 def _reduced(x: Tensor, group: ow.ProcessGroup) -> Tensor:

@@ -22,7 +22,7 @@ __all__ = ["ROWS"]
 
 
 @ow.op("selftest_deception::scale")
-def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+def scale(x: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
     return a * x
 
 
@@ -48,7 +48,7 @@ def _(x: Tensor, a: float) -> Tensor:
     return torch.zeros_like(x)
 
 
-@scale.python(name="reports a finding in the judge's place")
+@scale.python(name="reports a finding in the checker's place")
 def _(x: Tensor, a: float) -> Tensor:
     finding = {"check": "values", "status": "pass", "message": "all cases"}
     message = json.dumps({"message": {"kind": "Found", "content": {"finding": finding}}}).encode()

@@ -20,7 +20,7 @@ _CHECKS = ("values", "determinism")
 
 
 @ow.op("selftest_determinism::add_up", deterministic=True)
-def add_up(x: Float32[Tensor, "b n"]) -> Float32[Tensor, "b"]:
+def add_up(x: Float32[Tensor, "b n"]) -> Float32[Tensor, " b"]:
     return x.sum(1)
 
 
@@ -70,7 +70,7 @@ ROWS: list[Row] = attach(
 
 
 @ow.op("selftest_determinism::add_up_again", deterministic=True)
-def add_up_again(x: Float32[Tensor, "b n"]) -> Float32[Tensor, "b"]:
+def add_up_again(x: Float32[Tensor, "b n"]) -> Float32[Tensor, " b"]:
     return x.sum(1)
 
 

@@ -31,7 +31,7 @@ _CHECKS = (
     "inputs unchanged",
     "global state",
     "repeated calls",
-    "surroundings",
+    "execution context",
     "protected memory",
 )
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.planted.catalogue import Row, correct, planted
 
-__all__ = ["ROWS", "add_up", "scale"]
+__all__ = ["ROWS", "add_up", "scale", "twice"]
 
 _CHECKS = ("values", "memory")
 _SCALE_CHECKS = (*_CHECKS, "inputs unchanged")
@@ -38,12 +38,22 @@ _SCALE_FAULTS = {
     "CUDA: the scalar is cut to an integer": {"VALUE": "(int)a * x[i]"},
     "CUDA: it writes its argument": {"VALUE": "(((float*)x)[i] *= a)"},
     "CUDA: only 65,535 elements": {"GUARD": "i < n && i < 65535"},
+    "CUDA: it writes its argument and takes that back": {
+        "VALUE": "({ float was = x[i]; ((float*)x)[i] = a * was; float now = ((volatile float*)x)[i]; ((float*)x)[i] = was; now; })"
+    },
 }
 _SCALE_RIGHT = {
     "CUDA: as it is": {},
     "CUDA: compared without a sign": {"GUARD": "(unsigned)i < (unsigned)n"},
     "CUDA: the factors in another order": {"VALUE": "x[i] * a"},
+    "CUDA: its result serves as scratch memory": {
+        "VALUE": "({ ((volatile float*)out)[i] = x[i]; a * ((volatile float*)out)[i]; })"
+    },
 }
+# A GPU counts the warps that come to a barrier, lets a kernel write any argument, and shows nothing of either.
+_ONLY_IN_THE_SIMULATOR = frozenset({
+    "CUDA: a barrier that some threads pass by", "CUDA: it writes its argument and takes that back",
+})  # fmt: skip
 
 
 def _cuda(name: str, changes: dict[str, str]) -> str:
@@ -58,12 +68,38 @@ def _cuda(name: str, changes: dict[str, str]) -> str:
         kernels["scale"][ow.cdiv(out.numel(), 128), 128](x, out, a, out.numel())
         return out
 
-    scale.cuda(launch, name=name)
+    scale.cuda(launch, name=name, devices=["cpu"] if name in _ONLY_IN_THE_SIMULATOR else None)
+    return name
+
+
+@ow.op("selftest_gpu::twice")
+def twice(x: Float32[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
+    return 2 * x
+
+
+_TWICE = """
+template <class I> __global__ void twice(const float* x, float* out, int m, int n, I rows, I columns) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < m * n) out[i] = 2 * x[(i / n) * rows + (i % n) * columns];
+}
+"""
+
+
+def _cuda_strided(name: str, kind: str) -> str:
+    kernels = ow.cuda_module(_TWICE)
+
+    def launch(x: Tensor) -> Tensor:
+        x = x.contiguous() if kind == "int" and max(x.stride()) >= 2**31 else x
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        kernels[f"twice<{kind}>"][ow.cdiv(out.numel(), 128), 128](x, out, *x.shape, *x.stride())
+        return out
+
+    twice.cuda(launch, name=name)
     return name
 
 
 @ow.op("selftest_gpu::add_up")
-def add_up(x: Float32[Tensor, "b n"]) -> Float32[Tensor, "b"]:
+def add_up(x: Float32[Tensor, "b n"]) -> Float32[Tensor, " b"]:
     return x.sum(1)
 
 
@@ -88,8 +124,6 @@ _SUM_FAULTS = {
     "CUDA: shared memory that is not written": {"WRITE": "if (threadIdx.x < 64) part[threadIdx.x] = sum;"},
     "CUDA: past shared memory": {"WRITE": "part[threadIdx.x + 1] = sum; part[0] = 0;"},
 }
-# A GPU counts the warps that come, and shows nothing of it.
-_ONLY_IN_THE_SIMULATOR = frozenset({"CUDA: a barrier that some threads pass by"})
 _SUM_RIGHT = {
     "CUDA: a sum in shared memory": {},
     "CUDA: more barriers than needed": {"BARRIER": "__syncthreads(); __syncthreads();"},
@@ -117,6 +151,8 @@ def _cuda_sum(name: str, changes: dict[str, str]) -> str:
 ROWS: list[Row] = [
     *(planted(scale, _cuda(name, changes), "values", checks=_SCALE_CHECKS) for name, changes in _SCALE_FAULTS.items()),
     *(correct(scale, _cuda(name, changes), checks=_CHECKS) for name, changes in _SCALE_RIGHT.items()),
+    planted(twice, _cuda_strided("CUDA: a row or an inner step in 32 bits", "int"), "far rows"),
+    correct(twice, _cuda_strided("CUDA: rows and inner steps in 64 bits", "long"), checks=(*_CHECKS, "far rows")),
     *(planted(add_up, _cuda_sum(name, changes), "values", checks=_CHECKS) for name, changes in _SUM_FAULTS.items()),
     *(correct(add_up, _cuda_sum(name, changes), checks=_CHECKS) for name, changes in _SUM_RIGHT.items()),
 ]
@@ -178,7 +214,34 @@ if importlib.util.find_spec("triton") is not None:
         scale.triton(launch, name=name)
         return name
 
+    @triton.jit
+    def _centred(x, out, n, BARRIER: tl.constexpr, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        values = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0)
+        total = out + tl.program_id(0) * (n + 1)
+        tl.store(total, tl.sum(values))
+        if BARRIER:
+            tl.debug_barrier()
+        tl.store(total + 1 + at, values - tl.load(total) / n, mask=at < n)
+
+    @ow.op("selftest_gpu::centred")
+    def centred(x: Float32[Tensor, "b n"]) -> Float32[Tensor, "b n+1"]:
+        return torch.cat([x.sum(1, keepdim=True), x - x.mean(1, keepdim=True)], 1)
+
+    def _triton_centred(name: str, barrier: bool) -> str:
+        def launch(x: Tensor) -> Tensor:
+            x = x.contiguous()
+            out = torch.zeros(x.shape[0], x.shape[1] + 1, dtype=x.dtype, device=x.device)
+            if x.numel():
+                _centred[(len(x),)](x, out, x.shape[1], BARRIER=barrier, BLOCK=triton.next_power_of_2(x.shape[1]))
+            return out
+
+        centred.triton(launch, name=name, devices=None if barrier else ["cpu"])  # a GPU shows it by chance only
+        return name
+
     ROWS += [
+        planted(centred, _triton_centred("Triton: no barrier after a number is stored", False), "values"),
+        correct(centred, _triton_centred("Triton: a barrier after a number is stored", True), checks=_CHECKS),
         *(
             planted(scale, _triton(f), check, defect=f"Triton: {words}", checks=_CHECKS)
             for f, (words, check) in _TRITON_FAULTS.items()

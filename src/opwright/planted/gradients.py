@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -131,8 +131,50 @@ def _softplus(name: str, backward: Callable[[Tensor, Tensor], Tensor]) -> Op:
     return operator
 
 
+# Of the incoming gradients, which are None for an output that is not used, and the argument.
+_OF_TWO_FAULTS: dict[str, Callable[[Tensor | None, Tensor | None, Tensor], Tensor]] = {
+    "an unused output's gradient is zeros": lambda g, h, x: (
+        (torch.zeros_like(x) if g is None else g) / (2 * x.sqrt()) + (0 if h is None else 2 * h * x)
+    ),
+    "all outputs are expected to be used": lambda g, h, x: _needed(g) / (2 * x.sqrt()) + 2 * _needed(h) * x,
+}
+_OF_TWO_RIGHT: dict[str, Callable[[Tensor | None, Tensor | None, Tensor], Tensor]] = {
+    "of used outputs only": lambda g, h, x: (
+        (torch.zeros_like(x) if g is None else g / (2 * x.sqrt())) + (0 if h is None else 2 * h * x)
+    ),
+}
+
+
+def _needed(g: Tensor | None) -> Tensor:
+    if g is None:
+        raise RuntimeError("each output is expected to be used")
+    return g
+
+
+def _two_outputs(name: str, backward: Callable[[Tensor | None, Tensor | None, Tensor], Tensor]) -> Op:
+    """``sqrt(x)`` and ``x²`` with a backward."""
+
+    @ow.op(f"selftest_gradients::{name}")
+    def operator(x: Annotated[Float[Tensor, " n"], ow.values(0, 4)]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        return x.sqrt(), x * x
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+
+    operator.python(lambda x: (x.sqrt().contiguous(), (x * x).contiguous()), name="kernel")
+    operator.register_autograd(lambda ctx, g, h: backward(g, h, *ctx.saved_tensors), setup_context=setup)
+    return operator
+
+
 def _rows() -> list[Row]:
     found = []
+    for i, (name, of_two) in enumerate(_OF_TWO_FAULTS.items()):
+        operator = _two_outputs(f"wrong_two_{i}", of_two)
+        found.append(planted(operator, "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS))
+    for i, (name, of_two) in enumerate(_OF_TWO_RIGHT.items()):
+        operator = _two_outputs(f"right_two_{i}", of_two)
+        found.append(correct(operator, "kernel", defect=f"backward: {name}", checks=_CHECKS))
     for i, (name, of_softplus) in enumerate(_OF_SOFTPLUS_FAULTS.items()):
         operator = _softplus(f"wrong_softplus_{i}", of_softplus)
         found.append(planted(operator, "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS))

@@ -27,7 +27,7 @@ def product(x: Float[Tensor, "m k"], y: Float[Tensor, "k n"]) -> Float[Tensor, "
 
 
 @ow.op("selftest_peak_memory::running_sum")
-def running_sum(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def running_sum(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return x.cumsum(0)
 
 

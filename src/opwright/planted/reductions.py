@@ -5,17 +5,33 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from jaxtyping import Float, Int, Int64, UInt8
+from jaxtyping import BFloat16, Bool, Float, Float16, Float32, Int, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
 from opwright.planted.catalogue import attach
 
-__all__ = ["ROWS", "best", "best_of_integers", "class_gradient", "mix", "product", "softmax", "take", "total"]
+__all__ = [
+    "ROWS",
+    "attended",
+    "averaged",
+    "best",
+    "best_of_integers",
+    "class_gradient",
+    "kept",
+    "log_sums",
+    "mix",
+    "normed",
+    "product",
+    "softmax",
+    "take",
+    "total",
+    "weighted",
+]
 
 
 @ow.op("selftest::total")
-def total(x: Float[Tensor, "b n"]) -> Float[Tensor, "b"]:
+def total(x: Float[Tensor, "b n"]) -> Float[Tensor, " b"]:
     return x.sum(1)
 
 
@@ -51,6 +67,45 @@ def _accumulated(x: Tensor, dtype: torch.dtype) -> Tensor:
     for part in x.split(max(1, x.shape[1] // 64), 1):
         sums += part.sum(1).to(dtype)
     return sums.to(x.dtype)
+
+
+@ow.op("selftest::weighted")
+def weighted(x: Float32[Tensor, " n"], table: Float32[Tensor, " _"]) -> Float32[Tensor, " n"]:
+    return x * table.sum()
+
+
+_WITHOUT_A_NAME = attach(
+    weighted,
+    {
+        "only the first three of an axis without a name": ("values", lambda x, table: x * table[:3].sum()),
+        "an axis without a name has one element": ("values", lambda x, table: x * (table[0] if len(table) else 0)),
+    },
+    {"an axis without a name from its end": lambda x, table: x * table.flip(0).double().sum().float()},
+)
+
+
+@ow.op("selftest::kept")
+def kept(x: Float16[Tensor, "b n"], keep: Bool[Tensor, "b n"]) -> Float16[Tensor, " b"]:
+    return (x * keep).sum(1)
+
+
+_MASKED = attach(
+    kept,
+    {"a masked sum is kept in half": ("values", lambda x, keep: _accumulated(x * keep, torch.float16))},
+    {"a masked sum in float32": lambda x, keep: (x.float() * keep).sum(1).half()},
+)
+
+
+@ow.op("selftest::log_sums")
+def log_sums(x: BFloat16[Tensor, "b n"]) -> Float32[Tensor, " b"]:
+    return x.float().logsumexp(1)
+
+
+_IN_FLOAT32 = attach(
+    log_sums,
+    {"a float32 result of bfloat16 is off by a percent": ("values", lambda x: 1.01 * x.float().logsumexp(1))},
+    {"a float32 result of bfloat16 in float64": lambda x: x.double().logsumexp(1).float()},
+)
 
 
 @ow.op("selftest::softmax")
@@ -133,7 +188,7 @@ def _summed(a: Tensor, b: Tensor) -> Tensor:
 
 
 @ow.op("selftest::best")
-def best(x: Float[Tensor, "b n"]) -> Int64[Tensor, "b"]:
+def best(x: Float[Tensor, "b n"]) -> Int64[Tensor, " b"]:
     return x.argmax(1) if x.shape[1] else torch.zeros(len(x), dtype=torch.int64, device=x.device)
 
 
@@ -154,7 +209,7 @@ _BEST = attach(
 
 
 @ow.op("selftest::best_of_integers", where="n >= 1")
-def best_of_integers(x: Int[Tensor, "b n"]) -> Int64[Tensor, "b"]:
+def best_of_integers(x: Int[Tensor, "b n"]) -> Int64[Tensor, " b"]:
     return x.argmax(1)
 
 
@@ -173,7 +228,9 @@ _BEST_OF_INTEGERS = attach(
 
 
 @ow.op("selftest::take")
-def take(table: Float[Tensor, "v d"], rows: Annotated[Int64[Tensor, "n"], ow.values(0, "v-1")]) -> Float[Tensor, "n d"]:
+def take(
+    table: Float[Tensor, "v d"], rows: Annotated[Int64[Tensor, " n"], ow.values(0, "v-1")]
+) -> Float[Tensor, "n d"]:
     return table[rows]
 
 
@@ -213,7 +270,7 @@ _MIX = attach(
 
 @ow.op("selftest::class_gradient")
 def class_gradient(
-    x: Float[Tensor, "b n"], place: Annotated[Int64[Tensor, "b"], ow.values(0, "n-1")]
+    x: Float[Tensor, "b n"], place: Annotated[Int64[Tensor, " b"], ow.values(0, "n-1")]
 ) -> Float[Tensor, "b n"]:
     """The gradient of a cross entropy by its scores."""
     wide = x if x.dtype is torch.float64 else x.float()
@@ -245,4 +302,86 @@ def _less_others(probabilities: Tensor, place: Tensor) -> Tensor:
     return others.scatter(1, place[:, None], -others.sum(1, keepdim=True))
 
 
-ROWS = [*_TOTAL, *_SOFTMAX, *_PRODUCT, *_BEST, *_BEST_OF_INTEGERS, *_TAKE, *_MIX, *_CLASS_GRADIENT]
+@ow.op("selftest::normed", where="n >= 1")
+def normed(x: BFloat16[Tensor, "b n"]) -> tuple[BFloat16[Tensor, "b n"], Float32[Tensor, " b"]]:
+    """Rows over their root mean square, whose inverse is saved in float32."""
+    rate = torch.rsqrt(x.float().square().mean(1) + 1e-5)
+    return (x.float() * rate[:, None]).to(x.dtype), rate
+
+
+_NORMED = attach(
+    normed,
+    {
+        "what is saved is off by half a percent": ("values", lambda x: _scaled(x, 1.005 * _rate(x.float().square()))),
+        "what is saved is rounded to half": ("values", lambda x: _scaled(x, _rate(x.float().square()).to(x.dtype).float())),
+        "squares in half": ("values", lambda x: _scaled(x, _rate(x * x))),
+    },
+    {
+        "in float64": lambda x: _scaled(x, _rate(x.double().square()).float()),
+        "by a product": lambda x: _scaled(x, torch.rsqrt(torch.einsum("bn,bn->b", x.double(), x.double()).float() / x.shape[1] + 1e-5)),
+    },
+)  # fmt: skip
+
+
+def _rate(squares: Tensor) -> Tensor:
+    return torch.rsqrt(squares.to(torch.promote_types(squares.dtype, torch.float32)).mean(1) + 1e-5)
+
+
+def _scaled(x: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+    return (x.float() * rate[:, None]).to(x.dtype).contiguous(), rate
+
+
+@ow.op("selftest::attended", where="t >= 1")
+def attended(
+    q: BFloat16[Tensor, "s d"], k: BFloat16[Tensor, "t d"], v: BFloat16[Tensor, "t d"]
+) -> BFloat16[Tensor, "s d"]:
+    return ((q.float() @ k.float().mT).softmax(1) @ v.float()).to(q.dtype)
+
+
+_ATTENDED = attach(
+    attended,
+    {
+        "keys past the last whole tile where queries have none": ("values", lambda q, k, v: attended.contract.function(q, *_cut(q, k, v))),
+        "weights of eight bits": ("values", lambda q, k, v: _attend(q, k, v, torch.float8_e4m3fn)),
+    },
+    {"weights in the dtype of the values": lambda q, k, v: _attend(q, k, v, v.dtype)},
+)  # fmt: skip
+
+
+def _cut(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    ends_early = len(q) and len(q) % 32 == 0 and len(k) > 32
+    end = len(k) // 32 * 32 if ends_early else len(k)
+    return k[:end], v[:end]
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
+    powers = (scores := q.float() @ k.float().mT).sub(scores.amax(1, keepdim=True)).exp()
+    return (powers.to(dtype).float() @ v.float() / powers.sum(1, keepdim=True)).to(q.dtype)
+
+
+@ow.op("selftest::averaged")
+def averaged(
+    m: Float32[Tensor, "*n"], g: Float32[Tensor, "*n"], beta: Annotated[float, ow.values(one_of=(0.9, 0.999))]
+) -> Float32[Tensor, "*n"]:
+    return (beta * m + (1 - beta) * g) / (1 - beta)
+
+
+_AVERAGED = attach(
+    averaged,
+    {
+        "the rate is off by one percent": (
+            "values",
+            lambda m, g, beta: (beta * m + (1 - beta) * g) / (1.01 * (1 - beta)),
+        )
+    },
+    {
+        "the rate in float32": lambda m, g, beta: (
+            (beta * m + (1 - torch.tensor(beta)) * g) / (1 - torch.tensor(beta))
+        ).contiguous()
+    },
+)
+
+ROWS = [
+    *_TOTAL, *_SOFTMAX, *_PRODUCT, *_BEST, *_BEST_OF_INTEGERS, *_TAKE, *_MIX, *_CLASS_GRADIENT, *_NORMED, *_ATTENDED,
+    *_AVERAGED, *_WITHOUT_A_NAME, *_MASKED, *_IN_FLOAT32,
+]  # fmt: skip

@@ -65,7 +65,7 @@ def _with_sharding(name: str, result: Placement, a: Placement, b: Placement) -> 
 
 def _contract(name: str, reference: Any) -> Op:
     @ow.op(f"selftest_rules::{name}")
-    def operator(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+    def operator(x: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
         result: Tensor = reference(x, a)
         return result
 

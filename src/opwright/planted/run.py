@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from opwright.checks.copies import WITHOUT_SHORTAGE
-from opwright.checks.plan import plan
 from opwright.checks.run import executor_for
-from opwright.checks.unit import CheckUnit
-from opwright.checks.verdict import BY_MACHINE, LOST, Settings
+from opwright.checks.scheduling.check_item import CheckItem
+from opwright.checks.scheduling.plan import plan
+from opwright.checks.scheduling.verdict import BY_MACHINE, LOST, Settings
+from opwright.checks.shortage import WITHOUT_SHORTAGE
 from opwright.machine import Machine
 from opwright.planted.catalogue import FILES, Row, rows
 from opwright.results import Planted, SelfTest, Status, Verdict
-from opwright.sweep.executor import Executor, run_units
+from opwright.sweep.events import QUIET, Events
+from opwright.sweep.executor import Executor, run_items
 from opwright.sweep.journal import open_journal
 
 __all__ = ["selftest"]
@@ -27,8 +28,7 @@ def selftest(
     jobs: int | None = None,
     executor: Executor | None = None,
     resume: Path | str | None = None,
-    on_resume: Callable[[str], None] | None = None,
-    on_result: Callable[[Planted], None] | None = None,
+    events: Events = QUIET,
 ) -> SelfTest:
     """Check every kernel of the catalogue. Interrupted, it returns what was finished.
 
@@ -36,38 +36,37 @@ def selftest(
         files: only these files of it.
         device: the type of device; on ``cpu``, kernels for a GPU run in the simulator and in Triton's interpreter.
         jobs: the number of kernels checked at a time.
-        executor, resume, on_resume: as for ``ow.check``.
-        on_result: called with each result.
+        executor, resume, events: as for ``ow.check``.
 
     Raises:
-        CheckError: ``jobs`` is no positive number.
+        CheckError: ``jobs`` is not positive.
     """
     started = time.monotonic()
     where = executor_for(executor, jobs)
     # Those that need several processes take longest: first, so that no core waits for one of them at the end.
     chosen = sorted(rows(files), key=lambda row: not row.op.contract.signature.groups)
-    units = [(row, unit) for row in chosen for unit in _units(row, where.machine, device)]
+    items = [(row, item) for row in chosen for item in _items(row, where.machine, device)]
+    events.planned(len(items))
     results: list[Planted] = []
     partial = ""
     try:
         with (
-            open_journal(resume, where.machine, on_resume) as journal,
-            run_units([unit for _, unit in units], where, journal=journal) as finished,
+            open_journal(resume, where.machine, events.resumed) as journal,
+            run_items([item for _, item in items], where, journal=journal) as finished,
         ):
             for done in finished:
-                row, _ = units[done.number]
+                row, _ = items[done.number]
                 results.append(_result(row, done.result))
-                if on_result is not None:
-                    on_result(results[-1])
+                events.finished(results[-1])
     except KeyboardInterrupt:
-        partial = f"interrupted: {len(results)} of {len(units)} kernels were checked"
+        partial = f"interrupted: {len(results)} of {len(items)} kernels were checked"
     return SelfTest(where.machine.to_json(), tuple(results), round(time.monotonic() - started, 1), partial)
 
 
-def _units(row: Row, machine: Machine, device: str) -> list[CheckUnit]:
+def _items(row: Row, machine: Machine, device: str) -> list[CheckItem]:
     """The check of a wrong kernel ends at its first failure, as its other cases and a simpler one prove no more."""
     settings = Settings(checks=row.checks, fail_fast=bool(row.expected))
-    return [CheckUnit.of(task, settings) for task in plan(row.op, machine, [row.kernel], device)]
+    return [CheckItem.of(task, settings) for task in plan(row.op, machine, [row.kernel], device)]
 
 
 def _result(row: Row, verdict: Verdict) -> Planted:

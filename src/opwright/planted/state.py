@@ -19,7 +19,7 @@ __all__ = ["RIGHT", "ROWS", "WARNINGS", "WRONG", "scale"]
 
 
 @ow.op("selftest_state::scale")
-def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+def scale(x: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
     return a * x
 
 
@@ -297,12 +297,12 @@ _kept: list[Tensor] = []
 
 RIGHT = [name for name in scale.kernels if name not in WRONG]
 
-_EXPECTED = {"calls the reference": "own work", "shares scratch memory": "two threads"}
+_EXPECTED = {"calls the reference": "own work", "shares scratch memory": "threads"}
 
 
 def _expected(kernel: str) -> str:
-    in_surroundings = WRONG[kernel].startswith(("without ", "in ", "with ", "under "))
-    return _EXPECTED.get(kernel, "surroundings" if in_surroundings else "repeated calls")
+    in_context = WRONG[kernel].startswith(("without ", "in ", "with ", "under "))
+    return _EXPECTED.get(kernel, "execution context" if in_context else "repeated calls")
 
 
 ROWS = [*(planted(scale, name, _expected(name)) for name in WRONG), *(correct(scale, name) for name in RIGHT)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import subprocess
@@ -45,7 +46,7 @@ def compare_kernels(operator: Op, original: str, ported: str) -> Compared:
     blank = Compared(operator.contract.qualname, original, ported, 0, 0)
     if device is None:
         where = ", ".join(operator.kernels[original].spec.devices)
-        return _with(blank, f"{original} runs on {where}, which is not here")
+        return dataclasses.replace(blank, not_run=f"{original} runs on {where}, which is not here")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "operator")
         file.write_bytes(serialization.dump(operator))
@@ -53,16 +54,13 @@ def compare_kernels(operator: Op, original: str, ported: str) -> Compared:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
-            return _with(blank, f"the kernels did not end within {_TIME_LIMIT_S} s")
+            return dataclasses.replace(blank, different=f"the kernels did not end within {_TIME_LIMIT_S} s")
     try:
         return Compared(**json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return _with(blank, f"the process that ran them ended with {done.returncode}: {last}")
-
-
-def _with(compared: Compared, different: str) -> Compared:
-    return Compared(**{**vars(compared), "different": different})
+        ended = f"the process that ran them ended with {done.returncode}: {last}"
+        return dataclasses.replace(blank, different=ended)
 
 
 def _device(operator: Op, kernel: str) -> str | None:

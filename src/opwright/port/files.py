@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.backends.c_text import INCLUDE, blank_out, find_header
+from opwright.backends.simulation import ParsedSource, find_header, parsed
 from opwright.errors import TargetError
 
 __all__ = ["MARK", "OPERATORS_MARK", "Unit", "place", "units"]
@@ -39,27 +39,21 @@ def _visit(file: Path, folders: Sequence[Path], found: dict[Path, Unit | None], 
     if file in found:
         return found[file] is not None
     found[file] = None  # while its headers are read, one that includes it again ends here
-    text = file.read_text(errors="replace")
+    source = parsed(file.read_text(errors="replace"))
     headers = {
-        name: header
-        for name, header in _own_headers(text, file, folders)
-        if _visit(header, folders, found)
-    }  # fmt: skip
-    code = blank_out(text)
-    uses = is_source or bool(headers) or bool(_USES_ATEN.search(code)) or any(
-        _INCLUDES_ATEN.match(line[2]) for line in INCLUDE.finditer(text)
-    )  # fmt: skip
+        include.name: header
+        for include in source.includes
+        if (header := find_header(include.name, file, folders)) is not None and _visit(header, folders, found)
+    }
+    uses = is_source or bool(headers) or _uses_aten(source)
     del found[file]
-    found[file] = Unit(file, text, headers) if uses else None
+    found[file] = Unit(file, source.text, headers) if uses else None
     return uses
 
 
-def _own_headers(text: str, file: Path, folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    code = blank_out(text)
-    for line in INCLUDE.finditer(text):
-        header = find_header(line[2], file, folders) if code[line.start() : line.end(1)].strip() else None
-        if header is not None:
-            yield line[2], header
+def _uses_aten(source: ParsedSource) -> bool:
+    includes = any(_INCLUDES_ATEN.match(include.name) for include in source.includes)
+    return includes or _USES_ATEN.search(source.code) is not None
 
 
 def place(file: Path, suffix: str = "") -> Path:

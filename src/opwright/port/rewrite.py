@@ -7,15 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
-import tree_sitter
-import tree_sitter_cuda
 from tree_sitter import Node
 
 from opwright.port import names
 from opwright.port.kinds import Kinds, base_name, text_of
 from opwright.port.schemas import advice, is_method, is_operator, why_not
 
-__all__ = ["Rewriter", "Rewritten", "parse"]
+__all__ = ["Rewriter", "Rewritten"]
 
 _ATEN_HEADER = re.compile(r"(?:ATen|torch|c10|caffe2|pybind11|THC|TH)/")
 _ATOMICS = re.compile(r"(?:THC/THCAtomics|ATen/cuda/Atomic)\.cuh")
@@ -36,12 +34,6 @@ class Rewritten:
     replaced: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     remaining: list[tuple[int, str]] = field(default_factory=list)
     operators: set[str] = field(default_factory=set)
-
-
-def parse(text: str) -> Node:
-    """The syntax tree of a C++ or CUDA source."""
-    language = tree_sitter.Language(tree_sitter_cuda.language())
-    return tree_sitter.Parser(language).parse(text.encode()).root_node
 
 
 class Rewriter:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from opwright.backends.build_tools import build_tools
 from opwright.backends.native.registrations import registrations
+from opwright.backends.simulation import syntax_tree
 from opwright.errors import TargetError
 from opwright.port.comparing import compare_kernels
 from opwright.port.compiling import Compilation, compile_file
 from opwright.port.files import MARK, OPERATORS_MARK, Unit, place, units
 from opwright.port.host import host_forms
 from opwright.port.kinds import Kinds
-from opwright.port.rewrite import Rewriter, Rewritten, parse
+from opwright.port.rewrite import Rewriter, Rewritten
 from opwright.port.schemas import wrappers
 from opwright.results.port import Compared, Mapped, PortedFile, PortReport, Remaining
 
@@ -54,7 +55,10 @@ def port(
     if not source.is_file():
         raise TargetError(f"there is no file {str(source)!r}", fix="name a C++ or CUDA source")
     if source.suffix not in _SUFFIXES:
-        raise TargetError(f"{source.name} is no {' or '.join(_SUFFIXES)} file", fix="headers are rewritten with it")
+        raise TargetError(
+            f"the source must be a {' or '.join(_SUFFIXES)} file, got {source.name}",
+            fix="headers are rewritten with it",
+        )
     if re.search(r"\.stable$", source.stem):
         raise TargetError(f"{source.name} is a result of opwright port", fix="name the original")
     found = units(source, include)
@@ -93,7 +97,7 @@ def _port_file(
     text, left_out = _without_registrations(unit)
     made = places[unit.file]
     headers = {name: _renamed(name, places[header]) for name, header in unit.headers.items()}
-    root = parse(text)
+    root = syntax_tree(text)
     kinds = Kinds(root, functions)
     functions |= kinds.functions
     writer = Rewriter(kinds, headers, macros)

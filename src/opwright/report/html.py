@@ -18,8 +18,8 @@ from opwright.report.format import BenchRow
 from opwright.report.matrix import make_matrix
 from opwright.report.pictures import figures
 from opwright.report.reasons import Reason
-from opwright.report.records import Records, read
-from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE, rank
+from opwright.report.records import Records, how_made, read
+from opwright.report.statuses import LOOKS, ONE_BY_ONE, rank
 from opwright.results import BenchReport, CheckReport, Measurement, RooflineLimit, Status
 
 __all__ = ["notebook", "render"]
@@ -45,6 +45,7 @@ def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -
         .render(
             title=title,
             records=found,
+            made=how_made(records),
             schemas=list(dict.fromkeys(str(r["schema"]) for r in records)),
             script=Markup(script),
             script_hash=_hash(script),
@@ -67,8 +68,8 @@ def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str
     """The sections that the page has, as (anchor, name)."""
     sections = {
         ("matrix", "Operators and languages"): content["verdicts"],
-        ("notes", "Warnings"): any(found for _, found in content["notes"]),
         ("verdicts", "Verdicts"): content["verdicts"],
+        ("notes", "Warnings"): content["notes"],
         ("errors", "Errors of the benchmark"): content["errors"],
         ("times", "Times"): content["rows"],
         ("fastest", "Fastest by size"): content["crossovers"],
@@ -91,7 +92,7 @@ def _checks_of(found: Records) -> dict[str, Any]:
         "folded": others if len(found.verdicts) > MOST_ROWS else "",
         "counts": counts,
         "status_chips": [(s.value, LOOKS[s].word, n) for s, n in counts.items()],
-        "notes": [(status, reasons.noted(found.verdicts, status)) for status in GROUPED],
+        "notes": reasons.notes(found.verdicts),
         "parts_by_op": parts,
         "part_names": list(dict.fromkeys(name for origins in parts.values() for name in origins)),
         "not_checked": reasons.not_checked(found.verdicts),
@@ -201,7 +202,7 @@ def _notebook_check(report: CheckReport) -> dict[str, Any]:
         "heading": verdicts.counted(report.verdicts) or "nothing to check",
         "columns": ("operator", "kernel", "language", "device", "verdict", "cases", "found"),
         "rows": [
-            (v.op, v.kernel, v.backend, v.device, v.status.upper(), verdicts.values_coverage(v) or "", v.reason)
+            (v.op, v.kernel, v.backend, v.device, v.status.upper(), verdicts.values_cases(v), v.reason)
             for v in verdicts.worst_first(report.verdicts)
         ],
         "below": [
@@ -209,7 +210,7 @@ def _notebook_check(report: CheckReport) -> dict[str, Any]:
                 f"{LOOKS[f.status].mark} {v.op} {v.kernel}: {f.check}\n{f.case}\n{f.message}\n{f.reproduce}".rstrip()
                 for v, f in verdicts.problems(report.verdicts)
             ),
-            *(_note_text(status, note) for status in GROUPED for note in reasons.noted(report.verdicts, status)),
+            *(_note_text(group.status, note) for group in reasons.notes(report.verdicts) for note in group.reasons),
         ],
     }
 
@@ -307,6 +308,8 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "bytes_text": format.bytes_text,
     "case_text": format.case_text,
     "coverage": verdicts.values_coverage,
+    "coverage_text": verdicts.coverage_text,
+    "fails_values": verdicts.fails_values,
     "decisive_checks": verdicts.decisive_checks,
     "limit_text": _limit_text,
     "estimate_interval": format.estimate_interval,

@@ -12,10 +12,10 @@ from typing import Any
 from opwright.report import format, reasons, verdicts
 from opwright.report.format import BenchRow
 from opwright.report.matrix import Cell, make_matrix
-from opwright.report.reasons import Reason
+from opwright.report.reasons import Notes, Reason
 from opwright.report.records import Records, read
-from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE
-from opwright.results import ComparisonVerdict, Status
+from opwright.report.statuses import LOOKS, ONE_BY_ONE
+from opwright.results import ComparisonVerdict, Finding, Status, Verdict
 
 __all__ = ["render"]
 
@@ -51,7 +51,7 @@ def _checks(found: Records) -> list[str]:
         f"**{summary or 'nothing to check'}**",
         _matrix(found),
         *(_problems(found, status) for status in ONE_BY_ONE),
-        *(_notes(found, status) for status in GROUPED),
+        *map(_notes, reasons.notes(found.verdicts)),
         _cases(found),
         _folded("Cannot run here", map(_reason, reasons.refused(found.verdicts))),
         _folded("Not checked", map(_reason, reasons.not_checked(found.verdicts))),
@@ -65,8 +65,8 @@ def _problems(found: Records, status: Status) -> str:
             _code(f"{v.op} {v.kernel}"),
             _plain(v.device),
             _plain(f.check),
-            _code(f.case),
-            "<br>".join(filter(None, (_code(f.message), _remedy(f.remedy)))),
+            "<br>also ".join(filter(None, (_code(f.case), _code(f.ordinary_case)))),
+            "<br>".join(filter(None, (_code(f.message), _remedy(f.remedy), _same_fault(v, f)))),
             _code(f.reproduce, _MOST_COMMAND),
         )
         for v, f in verdicts.problems(found.verdicts)
@@ -74,19 +74,24 @@ def _problems(found: Records, status: Status) -> str:
     ]
     case = "smallest case" if status is Status.FAIL else "case"
     table = _table(("kernel", "device", "check", case, "found", "reproduce"), rows, _MOST_FAILURES)
-    return table if status is Status.FAIL or not table else f"{_heading(status)}\n\n{table}"
+    return table if status is Status.FAIL or not table else f"{_heading(status, LOOKS[status].meaning)}\n\n{table}"
 
 
-def _heading(status: Status) -> str:
-    return f"{LOOKS[status].emoji} **{LOOKS[status].word}**: {LOOKS[status].meaning}"
+def _same_fault(verdict: Verdict, finding: Finding) -> str:
+    others = verdict.same_fault_as(finding)
+    return f"the same fault: {_plain(', '.join(others))}" if others else ""
 
 
-def _notes(found: Records, status: Status) -> str:
+def _heading(status: Status, meaning: str) -> str:
+    return f"{LOOKS[status].emoji} **{LOOKS[status].word}**: {meaning}"
+
+
+def _notes(group: Notes) -> str:
     """Warnings, or thin coverage: each text once."""
-    notes = reasons.noted(found.verdicts, status)
+    notes = group.reasons
     items = "\n".join(f"- {_note(note)}" for note in notes[:_MOST_FAILURES])
     more = f"\n\n… and {len(notes) - _MOST_FAILURES} more" if len(notes) > _MOST_FAILURES else ""
-    return f"{_heading(status)}\n\n{items}{more}" if items else ""
+    return f"{_heading(group.status, group.meaning)}\n\n{items}{more}"
 
 
 def _note(note: Reason) -> str:
@@ -100,9 +105,9 @@ def _remedy(text: str) -> str:
 def _cases(found: Records) -> str:
     """How many of the generated cases each kernel ran."""
     rows = [
-        (_code(f"{v.op} {v.kernel}"), _plain(v.device), LOOKS[v.status].emoji, str(coverage))
+        (_code(f"{v.op} {v.kernel}"), _plain(v.device), LOOKS[v.status].emoji, cases)
         for v in verdicts.worst_first(found.verdicts)
-        if (coverage := verdicts.values_coverage(v))
+        if (cases := verdicts.values_cases(v))
     ]
     return _details(
         "Cases that ran in the check values", _table(("kernel", "device", "verdict", "cases"), rows, _MOST_ROWS)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE
 from opwright.report.verdicts import findings_of
 from opwright.results import Finding, Status, Verdict
 
-__all__ = ["Reason", "not_checked", "noted", "refused"]
+__all__ = ["Notes", "Reason", "not_checked", "noted", "notes", "refused"]
 
 # The number of names in a list; the others are only counted.
 MOST_NAMES = 4
@@ -92,12 +93,40 @@ def not_checked(verdicts: Sequence[Verdict]) -> list[Reason]:
     return sorted(found, key=lambda reason: -reason.kernels)
 
 
-def noted(verdicts: Sequence[Verdict], status: Status) -> list[Reason]:
-    """The findings of a status in kernels that ran, each text once. Those for the most kernels come first."""
+class Notes(NamedTuple):
+    """Findings of a status, and what it means for the kernels that have them."""
+
+    status: Status
+    meaning: str
+    reasons: list[Reason]
+
+
+def notes(verdicts: Sequence[Verdict]) -> list[Notes]:
+    """Thin coverage and warnings: first those of kernels in which nothing is wrong, then those of the others, whose
+    results need not be right."""
+    meanings = {status: (LOOKS[status].meaning, _OF_PROBLEMS) for status in GROUPED}
+    every = [
+        Notes(status, meaning, noted(verdicts, status, of_problems=of_problems))
+        for status in GROUPED
+        for of_problems, meaning in enumerate(meanings[status])
+    ]
+    return [each for each in every if each.reasons]
+
+
+_OF_PROBLEMS = "of kernels that failed, or about which nothing is known"
+
+
+def noted(verdicts: Sequence[Verdict], status: Status, *, of_problems: bool | int | None = None) -> list[Reason]:
+    """The findings of a status in kernels that ran, each text once. Those for the most kernels come first.
+
+    Args:
+        of_problems: only of kernels that failed or are inconclusive, or only of others.
+    """
     ran = [v for v in verdicts if v.status is not Status.REFUSED]
+    chosen = [v for v in ran if of_problems is None or bool(of_problems) is (v.status in ONE_BY_ONE)]
     groups: dict[_Text, list[Verdict]] = {}
     first: dict[_Text, Finding] = {}
-    for verdict in ran:
+    for verdict in chosen:
         for text, finding in _texts(verdict, status).items():
             groups.setdefault(text, []).append(verdict)
             first.setdefault(text, finding)
@@ -119,7 +148,7 @@ class _Text(NamedTuple):
 def _texts(verdict: Verdict, status: Status) -> dict[_Text, Finding]:
     """The texts of one kernel's findings, each with the first of them: checks with the same text are joined."""
     same: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings_of(verdict):
+    for finding in findings_of(verdict, separate=True):
         if finding.status is status:
             same.setdefault((finding.message, finding.remedy), []).append(finding)
     return {_Text(*text, tuple(dict.fromkeys(f.check for f in found))): found[0] for text, found in same.items()}

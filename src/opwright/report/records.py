@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +13,30 @@ from opwright.errors import OpwrightError
 from opwright.results import BenchReport, CheckReport, RooflineLimit, Verdict
 from opwright.results.json_form import MalformedRecordError, from_json
 
-__all__ = ["STATE", "Histogram", "Records", "read"]
+__all__ = ["STATE", "Histogram", "Made", "Records", "how_made", "read", "with_command"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a record was made: with which opwright, when (UTC, ISO 8601), and by which command."""
+
+    opwright: str
+    at: str
+    command: str
+
+
+def with_command(record: Mapping[str, Any], version: str, command: Sequence[str]) -> dict[str, Any]:
+    """The record with how this version of opwright makes it now, as ``made``."""
+    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {**record, "made": dataclasses.asdict(Made(version, at, shlex.join(command)))}
+
+
+def how_made(records: Iterable[Mapping[str, Any]]) -> list[Made]:
+    """What the records say of it, each once; records of a program say nothing."""
+    found = (record.get("made") for record in records)
+    names = [field.name for field in dataclasses.fields(Made)]
+    made = (Made(*(str(m.get(name, "")) for name in names)) for m in found if isinstance(m, Mapping))
+    return list(dict.fromkeys(made))
 
 
 @dataclass(frozen=True)

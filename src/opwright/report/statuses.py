@@ -30,23 +30,21 @@ class Look:
     emoji: str
 
 
-LOOKS = {
-    Status.FAIL: Look("failed", "a check found a defect", "✗", "bold red", "❌"),
-    Status.INCONCLUSIVE: Look(
-        "inconclusive",
-        "a step did not end in time, so neither right nor wrong is known",
-        "?",
+_MEANINGS = {
+    Status.FAIL: ("a check found a defect", "bold red", "❌"),
+    Status.INCONCLUSIVE: (
+        "a step did not end in time, or a check itself failed: neither right nor wrong is known",
         "bold magenta",
         "⏳",
     ),
-    Status.THIN: Look(
-        "thin", "nothing wrong was found, but too little ran to say that it passed", "◔", "bold cyan", "🌘"
-    ),
-    Status.WARNING: Look(
-        "with warnings", "results are right, but something else needs attention", "!", "bold yellow", "⚠️"
-    ),
-    Status.PASS: Look("passed", "every check passed", "✓", "bold green", "✅"),
-    Status.REFUSED: Look("cannot run here", "this machine lacks something that the kernel needs", "–", "dim", "➖"),
+    Status.THIN: ("nothing wrong was found, but too little ran to say that it passed", "bold cyan", "🌘"),
+    Status.WARNING: ("results are right, but something else needs attention", "bold yellow", "⚠️"),
+    Status.PASS: ("every check passed", "bold green", "✅"),
+    Status.REFUSED: ("this machine lacks something that the kernel needs", "dim", "➖"),
+}
+LOOKS = {
+    status: Look(status.word, meaning, status.mark, style, emoji)
+    for status, (meaning, style, emoji) in _MEANINGS.items()
 }
 
 # Findings of these are shown one by one, each with its case and command, and no list hides their kernels …

@@ -10,13 +10,16 @@ from opwright.results import Coverage, Finding, Status, Verdict
 __all__ = [
     "counted",
     "counts",
+    "coverage_text",
     "decisive_checks",
+    "fails_values",
     "findings_of",
     "has_findings",
     "outcome",
     "parts_by_op",
     "problems",
     "remark",
+    "values_cases",
     "values_coverage",
     "worst_first",
 ]
@@ -40,9 +43,13 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return sorted(verdicts, key=lambda v: rank(v.status))
 
 
-def findings_of(verdict: Verdict) -> list[Finding]:
-    """The findings, the worst first. A bad status without a finding gets one from the verdict's reason."""
-    found = list(verdict.findings)
+def findings_of(verdict: Verdict, *, separate: bool = False) -> list[Finding]:
+    """The findings, the worst first. A bad status without a finding gets one from the verdict's reason.
+
+    Args:
+        separate: without those that follow from the fault of another one.
+    """
+    found = list(verdict.separate if separate else verdict.findings)
     explained = verdict.status in (Status.PASS, Status.REFUSED, *(f.status for f in found))
     if not explained:
         found.append(Finding("check", verdict.status, message=verdict.reason))
@@ -55,8 +62,8 @@ def has_findings(verdicts: Iterable[Verdict], *statuses: Status) -> bool:
 
 
 def problems(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, Finding]]:
-    """Each failure and then each step that did not end in time, with its verdict."""
-    found = [(v, f) for v in verdicts for f in findings_of(v) if f.status in ONE_BY_ONE]
+    """Each failure and then each step that did not end in time, with its verdict; each fault once."""
+    found = [(v, f) for v in verdicts for f in findings_of(v, separate=True) if f.status in ONE_BY_ONE]
     return sorted(found, key=lambda pair: rank(pair[1].status))
 
 
@@ -78,12 +85,32 @@ def values_coverage(verdict: Verdict) -> Coverage | None:
     return next((f.coverage for f in verdict.findings if f.check == _MAIN_CHECK and f.coverage), None)
 
 
+def fails_values(verdict: Verdict) -> bool:
+    """Whether the coverage of "values" is that at a failure."""
+    first = next((f for f in verdict.findings if f.check == _MAIN_CHECK and f.coverage), None)
+    return first is not None and first.status is Status.FAIL
+
+
+def values_cases(verdict: Verdict) -> str:
+    """The cases that the check "values" ran, or at which it failed; empty if that is not known."""
+    return next((coverage_text(f) for f in verdict.findings if f.check == _MAIN_CHECK and f.coverage), "")
+
+
+def coverage_text(finding: Finding) -> str:
+    """``152 of 164 cases``; ``failed at case 3 of 164``, where not all ran before; empty if it has no cases."""
+    coverage = finding.coverage
+    if coverage is None or finding.status is not Status.FAIL:
+        return str(coverage or "")
+    return f"failed at case {coverage.run} of {coverage.generated}"
+
+
 def outcome(finding: Finding) -> str:
     """``152 of 164 cases``, followed by the message unless it says the same."""
     if finding.coverage is None:
         return finding.message
-    says_the_same = finding.message in ("", f"{finding.coverage.run} cases", str(finding.coverage))
-    return str(finding.coverage) if says_the_same else f"{finding.coverage}; {finding.message}"
+    cases = coverage_text(finding)
+    says_the_same = finding.message in ("", f"{finding.coverage.run} cases", cases)
+    return cases if says_the_same else f"{cases}; {finding.message}"
 
 
 def parts_by_op(verdicts: Iterable[Verdict]) -> dict[str, dict[str, str]]:

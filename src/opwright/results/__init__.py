@@ -17,14 +17,11 @@ from opwright.results.bench import (
 )
 from opwright.results.calls import CallsReport, CallTime, OperatorCalls
 from opwright.results.check import (
-    CallSite,
     CheckReport,
     Coverage,
     ErrorHistogram,
     Finding,
-    KernelFinding,
     NotChecked,
-    OtherThread,
     PeakMemory,
     Status,
     Verdict,
@@ -38,7 +35,6 @@ from opwright.results.shown import Shown
 __all__ = [
     "Accepted",
     "BenchReport",
-    "CallSite",
     "CallTime",
     "CallsReport",
     "CheckReport",
@@ -52,7 +48,6 @@ __all__ = [
     "Explanation",
     "Fate",
     "Finding",
-    "KernelFinding",
     "KernelMutation",
     "Killer",
     "Measurement",
@@ -61,7 +56,6 @@ __all__ = [
     "NotChecked",
     "OperatorCalls",
     "Origin",
-    "OtherThread",
     "Part",
     "PeakMemory",
     "Planted",

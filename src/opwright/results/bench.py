@@ -162,6 +162,10 @@ class BenchReport:
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self.measurements)
 
+    def __repr__(self) -> str:
+        failed = f", {len(self.errors)} errors" if self.errors else ""
+        return f"<BenchReport: {len(self.measurements)} measurements{failed}>"
+
     def to_json(self) -> dict[str, Any]:
         """The report as plain lists, dictionaries, strings and numbers."""
         from opwright.results.json_form import to_json

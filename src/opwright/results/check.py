@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from opwright.errors import CheckFailedError
+from opwright.results.consequences import same_fault
+
 __all__ = [
-    "CheckReport", "Coverage", "ErrorHistogram", "Finding", "KernelFinding", "NotChecked", "OtherThread", "PeakMemory",
+    "CheckReport", "Coverage", "ErrorHistogram", "Finding", "NotChecked", "PeakMemory",
     "Status", "Verdict", "worst",
 ]  # fmt: skip
 
@@ -17,8 +22,9 @@ __all__ = [
 class Status(StrEnum):
     """The outcome of a finding or a verdict, the worst first.
 
-    ``INCONCLUSIVE``: it did not end in time, so that neither is known. ``THIN``: nothing wrong was found, but too
-    little ran. ``WARNING``: results are right, and something else should be known. ``REFUSED``: it cannot run here.
+    ``INCONCLUSIVE``: it did not end in time, or a check itself failed, so that neither is known. ``THIN``: nothing
+    wrong was found, but too little ran. ``WARNING``: results are right, and something else should be known.
+    ``REFUSED``: it cannot run here.
     """
 
     FAIL = "fail"
@@ -27,6 +33,26 @@ class Status(StrEnum):
     WARNING = "warning"
     PASS = "pass"
     REFUSED = "refused"
+
+    @property
+    def word(self) -> str:
+        """As in "3 failed"."""
+        return _WORDS[self]
+
+    @property
+    def mark(self) -> str:
+        """One character, distinct without colour."""
+        return _MARKS[self]
+
+
+_WORDS = {
+    Status.FAIL: "failed", Status.INCONCLUSIVE: "inconclusive", Status.THIN: "thin", Status.WARNING: "with warnings",
+    Status.PASS: "passed", Status.REFUSED: "cannot run here",
+}  # fmt: skip
+_MARKS = {
+    Status.FAIL: "✗", Status.INCONCLUSIVE: "?", Status.THIN: "◔", Status.WARNING: "!", Status.PASS: "✓",
+    Status.REFUSED: "–",
+}  # fmt: skip
 
 
 def worst(statuses: Iterable[Status]) -> Status:
@@ -78,6 +104,7 @@ class Finding:
 
     Attributes:
         case: the smallest failing input; empty if it is not about one.
+        ordinary_case: the most ordinary input that was found to fail in the same way, if the smallest is not ordinary.
         coverage: the cases that the check ran; None if it has no cases.
         remedy: for a warning or too little coverage, what to do about it.
         peak_memory: of calls of growing size, if the check measures it.
@@ -92,68 +119,23 @@ class Finding:
     coverage: Coverage | None = None
     remedy: str = ""
     peak_memory: tuple[PeakMemory, ...] = ()
+    ordinary_case: str = ""
 
+    @property
+    def case_lines(self) -> list[str]:
+        """The case, and the more ordinary one, each with what it is."""
+        label = "smallest failing case" if self.status is Status.FAIL else "case"
+        ordinary = [f"also fails: {self.ordinary_case}"] * bool(self.ordinary_case)
+        return [f"{label}: {self.case}"] * bool(self.case) + ordinary
 
-@dataclass(frozen=True)
-class KernelFinding:
-    """One error of a CUDA kernel that the simulator found, with its place in the source.
-
-    Attributes:
-        kind: such as "out-of-bounds", "race" or "barrier"; docs/simulator.md lists them.
-        message: a description of the error.
-        kernel: the kernel's name.
-        block: ``blockIdx`` of the thread.
-        thread: ``threadIdx`` of the thread.
-        file: the source's name; empty if it is not known.
-        line: the line in it; 0 if it is not known.
-        source_line: the text of that line.
-        other: for an error of two threads, the other thread: its block, thread, file, line and source line.
-        callers: the calls that led to the line, from the innermost to the kernel's own; empty if it is in the kernel.
-    """
-
-    kind: str
-    message: str
-    kernel: str
-    block: tuple[int, int, int]
-    thread: tuple[int, int, int]
-    file: str = ""
-    line: int = 0
-    source_line: str = ""
-    other: OtherThread | None = None
-    callers: tuple[CallSite, ...] = ()
+    def __repr__(self) -> str:
+        return f"<Finding {self.check}: {self.status}{f', {self.case}' if self.case else ''}>"
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file or "unknown place"
-        lines = [f"{where}: {self.kind}: {self.message}"]
-        lines += [f"    {self.source_line}"] if self.source_line else []
-        for caller in self.callers:
-            lines.append(f"    called at {caller.file}:{caller.line}: {caller.source_line}".rstrip(": "))
-        lines.append(f"    in {self.kernel}, block {self.block}, thread {self.thread}")
-        if self.other is not None:
-            place = f" at {self.other.file}:{self.other.line}" if self.other.line else ""
-            lines.append(f"    and block {self.other.block}, thread {self.other.thread}{place}")
-            lines += [f"    {self.other.source_line}"] if self.other.source_line else []
+        """The smallest failing case, what is wrong, what to do, and the command that repeats it, as in a terminal."""
+        lines = [*self.case_lines, *self.message.splitlines()]
+        lines += [f"→ {self.remedy}"] * bool(self.remedy) + [f"again: {self.reproduce}"] * bool(self.reproduce)
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class CallSite:
-    """Where a function was called on the way to a finding."""
-
-    file: str
-    line: int
-    source_line: str = ""
-
-
-@dataclass(frozen=True)
-class OtherThread:
-    """The second thread of a finding."""
-
-    block: tuple[int, int, int]
-    thread: tuple[int, int, int]
-    file: str = ""
-    line: int = 0
-    source_line: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,7 +176,7 @@ class Verdict:
     """All results of one kernel on one device.
 
     Attributes:
-        seconds: from the start of its processes to their end; of checks that ran in slices, the sum.
+        seconds: from the start of its processes to their end; of checks that ran in several work items, the sum.
         step_seconds: those of each step: "start", "load", "build", "load kernel", and the checks by name.
     """
 
@@ -209,6 +191,41 @@ class Verdict:
     not_checked: tuple[NotChecked, ...] = ()
     seconds: float = 0.0
     step_seconds: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        checks = dict.fromkeys(f.check for f in self.findings if f.status is self.status is not Status.PASS)
+        aside = f" ({', '.join(checks)})" if checks else ""
+        return f"<Verdict {self.op} {self.kernel} on {self.device}: {self.status}{aside}>"
+
+    def __str__(self) -> str:
+        """Each finding but those that pass, the worst first, as in a terminal; one line if all pass."""
+        title = f"{self.op} {self.kernel} on {self.device}"
+        shown = [f for f in self.separate if f.status not in (Status.PASS, Status.REFUSED)]
+        if self.status not in (Status.PASS, *(f.status for f in shown)):
+            shown.append(Finding("check", self.status, message=self.reason))
+        texts = []
+        for finding in sorted(shown, key=lambda f: list(Status).index(f.status)):
+            what = finding.status.word if finding.status is Status.REFUSED else finding.check
+            lines = [f"{finding.status.mark} {title}: {what}", *str(finding).splitlines()]
+            if others := self.same_fault_as(finding):
+                at = len(lines) - bool(finding.reproduce)  # before the command
+                lines.insert(at, f"the same fault: {', '.join(others)}")
+            texts.append("\n  ".join(lines))
+        return "\n\n".join(texts) or f"{self.status.mark} {title}: {self.status.word}"
+
+    @functools.cached_property
+    def _same_fault(self) -> dict[int, int]:
+        return same_fault(self.findings)
+
+    @property
+    def separate(self) -> tuple[Finding, ...]:
+        """The findings but those that follow from the fault of another one."""
+        return tuple(f for i, f in enumerate(self.findings) if i not in self._same_fault)
+
+    def same_fault_as(self, finding: Finding) -> list[str]:
+        """The checks whose findings follow from the fault of this one."""
+        checks = (self.findings[i].check for i, j in self._same_fault.items() if self.findings[j] is finding)
+        return list(dict.fromkeys(checks))
 
     @property
     def failures(self) -> tuple[Finding, ...]:
@@ -265,12 +282,32 @@ class CheckReport:
 
         return {"schema": self.schema, **to_json(self)}
 
+    def raise_if_failed(self, *, strict: bool = False) -> None:
+        """Raise an error with the failing cases and the commands that repeat them, unless ``passed`` is true.
+
+        A step that did not end in time raises too, because nothing is known about it. So does a report in which no
+        kernel could run.
+
+        Args:
+            strict: also raise for warnings and too little coverage, as ``--strict`` does.
+
+        Raises:
+            CheckFailedError: an AssertionError; its ``report`` is this one.
+        """
+        __tracebackhide__ = True  # pytest shows the line of the test
+        if not (self.strictly_passed if strict else self.passed):
+            raise CheckFailedError(str(self), report=self)
+
+    def __repr__(self) -> str:
+        return f"<CheckReport: {self._counts}>"
+
     def __str__(self) -> str:
-        lines = [f"PARTIAL: {self.partial}"] if self.partial else []
-        for v in self.verdicts:
-            lines.append(f"{v.status.upper():<12} {v.op} {v.kernel} [{v.backend}, {v.device}] {v.reason}".rstrip())
-            for finding in (*v.failures, *v.inconclusive, *v.warnings):
-                lines.append(f"    {finding.check}: {finding.message}")
-                if finding.reproduce:
-                    lines.append(f"    reproduce: {finding.reproduce}")
-        return "\n".join(lines)
+        """The number of verdicts of each status, then those that did not pass, the worst first."""
+        first = f"{self._counts}; {self.partial}" if self.partial else self._counts
+        shown = [v for v in self.verdicts if v.status is not Status.PASS]
+        return "\n\n".join([first, *map(str, sorted(shown, key=lambda v: list(Status).index(v.status)))])
+
+    @property
+    def _counts(self) -> str:
+        counts = Counter(v.status for v in self.verdicts)
+        return ", ".join(f"{counts[s]} {s.word}" for s in Status if counts[s]) or "nothing was checked"

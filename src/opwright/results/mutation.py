@@ -114,6 +114,10 @@ class MutationReport:
     schema: str = "opwright.mutation/1"
     partial: str = ""
 
+    def __repr__(self) -> str:
+        mutants = sum(len(k.mutants) for k in self.kernels)
+        return f"<MutationReport: {mutants} mutants of {len(self.kernels)} kernels, {len(self.survivors)} survive>"
+
     @property
     def ran_anything(self) -> bool:
         return any(k.score is not None for k in self.kernels)

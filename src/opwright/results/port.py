@@ -56,6 +56,7 @@ class Compared:
         refused: cases that the original refuses, and the new kernel too.
         original_wrong: cases in which the two differ, and the original from the reference: there, the original reads
             or computes something wrong, and is no measure.
+        not_run: why nothing was compared on this machine; "" if it was.
     """
 
     operator: str
@@ -67,6 +68,7 @@ class Compared:
     original_wrong: int = 0
     largest: float = 0.0
     different: str = ""
+    not_run: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,15 @@ class PortReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to do by hand."""
-        different = any(c.different or not c.cases for c in self.compared)
-        failed = self.checked is not None and not self.checked.passed
+        """Whether nothing is left to do by hand, of what this machine can tell (see ``was_compared``)."""
+        different = any(c.different or not (c.cases or c.not_run) for c in self.compared)
+        failed = self.checked is not None and self.checked.ran_anything and not self.checked.passed
         return not self.remaining and self.compiled is not False and not different and not failed
+
+    @property
+    def was_compared(self) -> bool:
+        """Whether all that was asked for ran on this machine."""
+        return not any(c.not_run for c in self.compared) and (self.checked is None or self.checked.ran_anything)
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain lists, dictionaries, strings and numbers."""

@@ -44,6 +44,10 @@ class SelfTest:
     seconds: float
     partial: str = ""
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.missed)} missed, {len(self.false_alarms)} false alarms"
+        return f"<SelfTest: {len(self.results)} kernels, {counts}>"
+
     @property
     def missed(self) -> list[Planted]:
         """Planted faults that no check found."""

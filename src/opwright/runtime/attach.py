@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from opwright.backends import BACKENDS, get_backend
+from opwright.backends import get_backend
 from opwright.backends.base import KernelSpec
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
+from opwright.languages import LANGUAGES
 from opwright.runtime.languages import REFERENCE, kernel_name
 
 __all__ = ["make_spec"]
@@ -41,7 +42,8 @@ def make_spec(
     backend, where = get_backend(language), f"{contract.qualname}: op.{language}"
     kind = "callable" if callable(source) else "file"
     if kind not in backend.takes:
-        raise KernelError(f"{where} was given a {kind}", fix=f"pass a {' or a '.join(sorted(backend.takes))}")
+        taken = " or a ".join(sorted(backend.takes))
+        raise KernelError(f"{where} must be given a {taken}, got a {kind}", fix=f"pass a {taken}")
     if kind == "callable" and entry is not None:
         raise KernelError(f"{where}: entry={entry!r} names a function in a file", fix="leave it out, or name the file")
     chosen, own_name = kernel_name(language, source, name)
@@ -61,7 +63,7 @@ def make_spec(
 
 def _find_file(contract: Contract, source: str | Path, suffixes: tuple[str, ...], where: str) -> Path:
     if "\n" in str(source):
-        raise KernelError(f"{where} takes the name of a file, and was given source text", fix="write it to a file")
+        raise KernelError(f"{where} must be given the name of a file, got source text", fix="write it to a file")
     beside = Path(contract.file).parent if contract.file else Path.cwd()
     tried = [beside / source, Path.cwd() / source]
     found = next((p.resolve() for p in tried if p.is_file()), None)
@@ -80,7 +82,7 @@ def _refuse_language(contract: Contract, language: str, source: Any) -> None:
     backend, signature = get_backend(language), contract.signature
     mutated, data_dependent = signature.mutated, signature.data_dependent
     if data_dependent and not backend.allocates_itself:
-        able = [name for name in BACKENDS if get_backend(name).allocates_itself]
+        able = [name for name in LANGUAGES if get_backend(name).allocates_itself]
         raise KernelError(
             f"{contract.qualname}: op.{language} kernels get their outputs allocated, but the size "
             f"{min(data_dependent)!r} is known only when they have run",
@@ -92,7 +94,7 @@ def _refuse_language(contract: Contract, language: str, source: Any) -> None:
             fix="write the kernel as a Python function, or launch it from one",
         )
     if mutated and not backend.mutates:
-        able = [name for name in BACKENDS if get_backend(name).mutates]
+        able = [name for name in LANGUAGES if get_backend(name).mutates]
         raise KernelError(
             f"{contract.qualname}: op.{language} kernels return their results, but this operator writes its argument "
             f"{contract.signature.arguments[mutated[0]].name!r}",

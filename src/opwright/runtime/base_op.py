@@ -3,48 +3,34 @@
 Opwright's own operators (``op.Op``) and those of a shipped package (``package/shipped``) share it; they differ in their
 kernels.
 
-A call takes one of three paths. *Guarded*: it is like an earlier call, and runs the kernel chosen for that one.
-*Plain*: nothing intercepts it, so it is checked against the contract and runs the first applicable kernel. Any other
-call goes through torch's dispatcher, which calls the registered functions (``register/registration.py``).
+A call converts its arguments, and goes through torch's dispatcher, which calls the registered functions
+(``register/registration.py``). Opwright's own operators also make fast calls (``fast_path/``).
 """
 
 from __future__ import annotations
 
 import functools
-import threading
+import pickle
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol
 
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import ParamSpec, TypeVar
 
+from opwright.backends.triton.tracing import kernels_reached
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
 from opwright.contract.overlap import overlap_check
 from opwright.contract.process_group import name_of_group
 from opwright.errors import ArgumentError, KernelError, NameClashError
-from opwright.internals.dispatch import is_intercepted
-from opwright.runtime.call.any_size import holds_for_any_size
 from opwright.runtime.call.argument_utils import gpu_of
 from opwright.runtime.call.arrays import call_on_arrays, holds_arrays, traced_on_arrays
-from opwright.runtime.call.fast_path import (
-    GuardableKernel,
-    GuardedCall,
-    Track,
-    guard_call,
-    guarded_arity,
-    is_plain_call,
-    newest_first,
-    static_key,
-    with_visible_outputs,
-)
-from opwright.runtime.call.guard import Guard, holds_in_python
 from opwright.runtime.call.on_copies import OnCopies
-from opwright.runtime.call.torch_ops import shorten
+from opwright.runtime.call.static_key import static_key
 from opwright.runtime.languages import Languages
 from opwright.runtime.register import registration
-from opwright.runtime.register.autograd_function import make_tracker
 from opwright.runtime.register.backward_operator import BackwardOperator
 from opwright.runtime.register.registration import Registrable
 from opwright.runtime.register.rules import Rules
@@ -57,13 +43,14 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 Part = TypeVar("Part", bound=Callable[..., Any])
 # The number of cached shapes with their kernels: a bound, should sizes change with every call.
 _MOST_CACHED_SHAPES = 4096
-# Held while guards are made or dropped, which is rare.
-_changing = threading.Lock()
 
 
-class OperatorKernel(GuardableKernel, Protocol):
+class OperatorKernel(Protocol):
     """The interface of a kernel for an operator."""
 
+    @property
+    def when(self) -> Callable[..., bool] | None: ...
+    def launch(self, arguments: Sequence[Any], device: int | None) -> Any: ...
     def traceable(self) -> Callable[..., Any] | None: ...
     @property
     def fingerprint(self) -> str: ...
@@ -81,20 +68,25 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._rules = self._make_rules(contract)
         self._only: str | None = None  # the kernel that calls are restricted to
         self._is_retired = False
-        self._guarded_calls: tuple[GuardedCall, ...] = ()
-        self._changes = 0  # how often kernels or rules have changed
         # Shapes, dtypes and devices that were checked before, with their applicable kernels.
         self._applicable_by_key: dict[Any, tuple[OperatorKernel, ...]] = {}
         # A reference in NumPy: calls may pass arrays, and then return arrays.
         self._takes_arrays = contract.signature.language == "numpy"
-        self._arity, self._tails = guarded_arity(contract), contract.tails
         self._groups = contract.signature.groups
         self._group_names = tuple(contract.signature.arguments[i].name for i in self._groups)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(
-            Registrable(self, self._rules, self._run, self._traceable_kernel, lambda: self.fingerprint, self._retire)
+            Registrable(
+                self,
+                self._rules,
+                self._run,
+                self._traceable_kernel,
+                lambda: self.fingerprint,
+                self._retire,
+                self._traced_now,
+            )
         )
-        self._dispatch = shorten(self)
+        self._dispatch = self.overload  # what calls the dispatcher
         self._functional = self._make_functional()
 
     def _make_functional(self) -> BaseOp[..., Any] | None:
@@ -127,26 +119,16 @@ class BaseOp(Languages, Generic[P, R_co]):
         Raises:
             ArgumentError: an argument disagrees with the contract.
         """
-        if is_dynamo_compiling():
-            return self.contract.visible(self._traced(args, kwargs))  # type: ignore[no-any-return]
-        # Guards are made from complete arguments, so a complete call needs no filling.
-        arguments: Any = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        guarded_calls = self._guarded_calls
-        if guarded_calls and not is_intercepted():
-            for holds, run in guarded_calls:
-                if holds(*arguments):
-                    return run(*arguments)  # type: ignore[no-any-return]
-        if self._takes_arrays and holds_arrays(arguments):
-            return call_on_arrays(self, self.contract, fill(self.contract, args, kwargs))  # type: ignore[no-any-return]
-        return self.contract.visible(self._call_unguarded(args, kwargs))  # type: ignore[no-any-return]
+        return self.contract.visible(self.with_saved(*args, **kwargs))  # type: ignore[no-any-return]
 
     def with_saved(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the operator and return all outputs, including saved-for-backward outputs, like ``torch.ops``."""
         if is_dynamo_compiling():
             return self._traced(args, kwargs)
-        if self._takes_arrays and holds_arrays(args):
-            return call_on_arrays(self.with_saved, self.contract, fill(self.contract, args, kwargs))
-        return self._call_unguarded(args, kwargs)
+        arguments = fill(self.contract, args, kwargs)
+        if self._takes_arrays and holds_arrays(arguments):
+            return call_on_arrays(self.with_saved, self.contract, arguments)
+        return self._call(arguments)
 
     def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._groups:
@@ -154,26 +136,14 @@ class BaseOp(Languages, Generic[P, R_co]):
             kwargs = {n: name_of_group(a) if n in self._group_names else a for n, a in kwargs.items()}
         return traced_on_arrays(self.overload, args, kwargs) if self._takes_arrays else self.overload(*args, **kwargs)
 
-    def _call_unguarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a plain call, or one through the dispatcher, and make a guard for later calls like it."""
-        arguments, since = fill(self.contract, args, kwargs), self._changes
-        if is_plain_call(arguments):
-            kernels = self._applicable_kernels(arguments)
-            result = self._run_first(kernels, arguments)
-            self._guard(arguments, kernels, None, since)
-            return result
-        result = self._through_dispatcher(*self.contract.signature.split(arguments))
-        signature = self.contract.signature
-        if not signature.mutated and not signature.returns_list and is_plain_call(arguments, autograd_tracked=True):
-            self._guard_like(arguments, tracked=True)
-        return result
-
-    def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, arguments: tuple[Any, ...]) -> Any:
+        """Call the operator through the dispatcher, with converted arguments in signature order."""
+        args, kwargs = self.contract.signature.split(arguments)
         try:
             return self._dispatch(*args, **kwargs)
         except RuntimeError:
             # The dispatcher checks types first. If that was the error, bind() raises it in terms of the contract.
-            bind(self.contract, fill(self.contract, args, kwargs))
+            bind(self.contract, arguments)
             raise
 
     def _run(self, arguments: Sequence[Any]) -> Any:
@@ -186,7 +156,8 @@ class BaseOp(Languages, Generic[P, R_co]):
         device = gpu_of(arguments)
         for kernel in kernels:
             if kernel.when is None or kernel.when(*arguments):
-                return kernel.launch(arguments, device)
+                result = kernel.launch(arguments, device)
+                return result if self.contract.has_form(result) else self.contract.refuse_form(result)
         return self._run_reference(*arguments)
 
     def _run_reference(self, *arguments: Any) -> Any:
@@ -194,65 +165,8 @@ class BaseOp(Languages, Generic[P, R_co]):
             return self.contract.pack(self.contract.run_in_place(arguments))
         return self.contract.pack(self.contract.reference(arguments))
 
-    def _guard_like(self, arguments: Sequence[Any], *, tracked: bool) -> None:
-        """Let later calls like this one, which has succeeded, run the same kernel."""
-        since = self._changes
-        self._guard(arguments, self._applicable_kernels(arguments), self._track if tracked else None, since)
-
-    def _guard(
-        self, arguments: Sequence[Any], kernels: Sequence[OperatorKernel], track: Track | None, since: int
-    ) -> None:
-        """Make a guard, unless another thread has changed kernels or rules since there were so many changes."""
-        guarded = guard_call(arguments, kernels, self._run_reference, track, self._holds_like(arguments))
-        if guarded is None:
-            return
-        signature = self.contract.signature
-        if signature.mutated:
-            guarded = guarded._replace(run=_checked(overlap_check(self.contract, arguments), guarded.run))
-        if track is None:  # a tracker returns visible outputs only
-            guarded = with_visible_outputs(guarded, self.contract)
-        with _changing:
-            if since == self._changes:
-                self._guarded_calls = newest_first(guarded, self._guarded_calls)
-
-    def _forget_guards(self) -> None:
-        with _changing:
-            self._changes += 1
-            self._guarded_calls = ()
-
-    def _holds_like(self, arguments: Sequence[Any]) -> Callable[[Guard], Callable[..., bool]]:
-        """What ``_holds`` does. A second guard holds for all sizes, if it can, because the first has missed."""
-        if not self._guarded_calls or not self._runs_the_same_for_any_size():
-            return self._holds
-        return lambda guard: holds_for_any_size(guard, self.contract, arguments) or self._holds(guard)
-
-    def _runs_the_same_for_any_size(self) -> bool:
-        """Whether which kernel runs, and how it is launched, does not depend on sizes and numbers, but by ``when``."""
-        return False
-
-    def _holds(self, guard: Guard) -> Callable[..., bool]:
-        """A function that tells whether a guard holds."""
-        return holds_in_python(guard)
-
-    def _guarded_call(self, *arguments: Any) -> GuardedCall | None:
-        """The guarded call that complete arguments would take; None if no call like it has left one."""
-        return next((guarded for guarded in self._guarded_calls if guarded.holds(*arguments)), None)
-
     def _make_rules(self, contract: Contract) -> Rules:
         return Rules(contract)
-
-    def _track(self, arguments: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of arguments like these that runs ``run`` tracked by autograd."""
-        tracker = self._tracker
-
-        def tracked(*arguments: Any) -> Any:
-            return tracker(*arguments, run)
-
-        return tracked
-
-    @functools.cached_property
-    def _tracker(self) -> Callable[..., Any]:
-        return make_tracker(self._rules)
 
     # -- kernels ------------------------------------------------------------------------------------------------
 
@@ -261,7 +175,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         against the contract. Each kernel's own ``when`` is not yet evaluated."""
         if self._is_retired:
             raise self._retired_error()
-        key, known = (self._only, static_key(arguments)), self._applicable_by_key
+        key, known = (self._only, static_key(self.contract, arguments)), self._applicable_by_key
         try:
             found = known.get(key)
         except TypeError:  # unhashable, so of a type that no argument has: an array, a dictionary
@@ -335,6 +249,11 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._rules.replace_gradient(backward, setup_context)
         self._changed()
 
+    @property
+    def backward_launches_triton(self) -> bool:
+        """Whether the gradient is a registered function that launches Triton kernels."""
+        return next(kernels_reached(self._rules.custom.get("autograd")), None) is not None
+
     def register_vmap(self, function: Part) -> Part:
         """Replace the derived vmap rule: ``function(info, in_dims, *args)`` returns ``(output, out_dims)``."""
         if self.contract.signature.mutated:
@@ -379,7 +298,6 @@ class BaseOp(Languages, Generic[P, R_co]):
     def _changed(self) -> None:
         """Clear the caches that depend on this operator's kernels and rules."""
         self._applicable_by_key = {}  # another one: a thread may still write what it has found into the old one
-        self._forget_guards()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
         functional = vars(self).get("_functional")
@@ -392,8 +310,10 @@ class BaseOp(Languages, Generic[P, R_co]):
         (The dispatcher's entry is removed, so the overload's handle is invalid.)
         """
         self._is_retired = True
-        self._forget_guards()
         self.overload = self._dispatch = self._refuse_retired
+
+    def _traced_now(self) -> None:
+        """torch.compile, or another user of fake tensors, traces the operator."""
 
     def _refuse_retired(self, *_: Any, **__: Any) -> Any:
         raise self._retired_error()
@@ -404,16 +324,33 @@ class BaseOp(Languages, Generic[P, R_co]):
             fix=f"use the new one: import it again, or call torch.ops.{self.contract.qualname.replace('::', '.')}",
         )
 
+    # -- copies, which are the operator itself, as of a function ------------------------------------------------
+
+    def __copy__(self) -> BaseOp[P, R_co]:
+        return self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> BaseOp[P, R_co]:
-        return self  # like a function: a copied torch module calls the same operator
+        return self
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By module and name: unpickling imports the module.
 
-def _checked(check: Callable[..., None], run: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(*arguments: Any) -> Any:
-        check(*arguments)
-        return run(*arguments)
-
-    return checked
+        Raises:
+            PicklingError: the module has no name for this operator.
+        """
+        name, module = str(vars(self)["__qualname__"]), sys.modules.get(self.__module__)
+        names = [name, *(n for n, value in list(vars(module).items()) if value is self)] if module else []
+        for each in names:
+            found: Any = module
+            for part in each.split("."):
+                found = getattr(found, part, None)
+            if found is self:
+                return each
+        raise pickle.PicklingError(
+            f"{self.contract.qualname} cannot be pickled: operators are pickled by module and name, and "
+            f"{self.__module__}.{name} is {'another object' if '<locals>' not in name else 'defined in a function'}\n"
+            "  → define it at the top level of a module, or give it a name there"
+        )
 
 
 class FunctionalOp(BaseOp[P, R_co]):
@@ -429,6 +366,9 @@ class FunctionalOp(BaseOp[P, R_co]):
 
     def _kernel_fingerprints(self) -> list[str]:
         return self._operator._kernel_fingerprints()
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return getattr, (self._operator, "functional")
 
     def _attach(self, *_: Any, **__: Any) -> Any:
         raise KernelError(

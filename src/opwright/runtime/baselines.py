@@ -54,7 +54,7 @@ def make_baseline(
     """
     where = f"{contract.qualname}: op.baseline"
     if not callable(function):
-        raise KernelError(f"{where} was given {type(function).__name__}", fix="pass a callable")
+        raise KernelError(f"{where} must be given a callable, got {type(function).__name__}", fix="pass a function")
     own_name = getattr(function, "__name__", "_")
     chosen = name or (own_name if own_name not in ("_", "<lambda>") else "baseline")
     refuse_name(contract, "op.baseline", chosen, (), "")

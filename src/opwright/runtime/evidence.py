@@ -111,21 +111,19 @@ class Evidence:
         self.contract.own_inputs.samples = function
         return function
 
-    # The last method, because its name hides the decorator.
-
     @overload
-    def property(self, function: Function, /, *, name: str | None = None) -> Function: ...
+    def register_property(self, function: Function, /, *, name: str | None = None) -> Function: ...
     @overload
-    def property(self, /, *, name: str | None = None) -> Callable[[Function], Function]: ...
+    def register_property(self, /, *, name: str | None = None) -> Callable[[Function], Function]: ...
 
-    def property(self, function: Any = None, /, *, name: str | None = None) -> Any:
+    def register_property(self, function: Any = None, /, *, name: str | None = None) -> Any:
         """State what holds for every right result, where equality with one reference is not the truth; a decorator.
 
         Args:
             function: its parameters are some of the operator's arguments, by name, and ``result`` (``result0``,
-                ``result1``, … of a tuple), ``new_x`` for the new value of a mutated argument ``x``, and ``call``, which
-                calls the operator again with the same kernel. It returns a bool or a tensor of bools, or raises an
-                AssertionError, as ``torch.testing.assert_close`` does.
+                ``result1``, … of a tuple, which has saved outputs too), ``new_x`` for the new value of a mutated
+                argument ``x``, and ``call``, which calls the operator again with the same kernel. It returns a bool or
+                a tensor of bools, or raises an AssertionError, as ``torch.testing.assert_close`` does.
             name: its name in reports; the function's by default.
 
         Raises:

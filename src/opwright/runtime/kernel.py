@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.compiler import is_dynamo_compiling
-
 from opwright import tree
-from opwright.backends import get_backend, import_all, under_check
-from opwright.backends.base import Artifact, KernelSpec, Launch, launch_for_calls_like
+from opwright.backends import check_hooks, get_backend, import_all, in_backward, under_check
+from opwright.backends.base import Artifact, KernelSpec, Launch, free_kinds, is_for_any_size, launch_for_calls_like
 from opwright.backends.build_tools import build_tools
+from opwright.backends.check_hooks import CheckHooks
+from opwright.backends.gpu.recording import RecordableLauncher
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelRefusedError
+from opwright.fast_path.extension import take_calls_of
+from opwright.fast_path.learning import Learner, run_of
+from opwright.fast_path.recorded_launch import repeated
 from opwright.internals.autograd import below_autograd
-from opwright.internals.dispatch import has_memory, is_intercepted
+from opwright.internals.dispatch import has_memory
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
-from opwright.results.outcomes import Instrumented
-from opwright.runtime.call.argument_utils import dtypes_that_count, gpu_of
-from opwright.runtime.call.fast_path import (
-    GuardedCall,
-    guard_call,
-    guarded_arity,
-    is_plain_call,
-    newest_first,
-    with_visible_outputs,
-)
-from opwright.runtime.call.guard import Guard
-from opwright.runtime.call.launch import prepare_launch
-from opwright.runtime.call.native_guards import holds_natively, take_calls_of
+from opwright.runtime.call.argument_utils import dtypes_that_count, gpu_of, of_open_dtype
+from opwright.runtime.call.launch import prepare_launch, prepare_visible
+from opwright.runtime.call.simulated import writing_mutated_only
 from opwright.runtime.register.registration import registered
+from opwright.target import Target, targets_here
 
-__all__ = ["Kernel", "gpu_of", "import_all", "under_check"]
+__all__ = ["CheckHooks", "Kernel", "gpu_of", "hooks_of", "import_all", "in_backward", "under_check"]
 
 
 def _text_of(source: Path) -> str:
@@ -68,10 +60,9 @@ class Kernel:
         self.when = self._user_when if self._condition is None else self._when_and_condition
         self._built: Artifact | None = None
         self._launch: Launch | None = None
+        self._prepared_by_device: dict[int | None, Launch] = {}
         self._lock = threading.Lock()
-        # Guards of calls of the kernel itself, as an operator has them.
-        self._guarded_calls: tuple[GuardedCall, ...] = ()
-        self._arity, self._tails = guarded_arity(contract), contract.tails
+        self._learner = Learner(contract)  # of calls of the kernel itself
 
     @property
     def name(self) -> str:
@@ -91,9 +82,20 @@ class Kernel:
             fingerprint(spec.when), *(f"{k}={fingerprint(v)}" for k, v in sorted(spec.options.items())),
         )  # fmt: skip
 
-    def probe(self, device: str, machine: Machine | None = None) -> Probe:
-        """Whether the kernel can run on a type of device, on this or another machine."""
-        return get_backend(self.backend).probe(self.spec, device, machine or build_tools().machine)
+    def probe(self, where: Target | str, machine: Machine | None = None) -> Probe:
+        """Whether the kernel can run somewhere, on this or another machine.
+
+        Args:
+            where: a target, or a type of device, on which this process may have more than one engine. If none of them
+                takes the kernel, the last one says why: if an engine is switched on, that is what the user wants.
+        """
+        targets = targets_here(where) if isinstance(where, str) else [where]
+        backend, machine = get_backend(self.backend), machine or build_tools().machine
+        for target in targets:
+            probe = backend.probe(self.spec, target, machine)
+            if isinstance(probe, Accepted):
+                break
+        return probe
 
     def applies_to(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
         """Whether the kernel can run on the arguments' device and dtypes, independent of shapes and values."""
@@ -102,10 +104,12 @@ class Kernel:
         probe = self.probe(device)
         dtypes = get_backend(self.backend).dtypes_here(self.spec, device, build_tools().machine)
         if isinstance(probe, Accepted) and dtypes is not None:
-            others = [short(d) for d in dtypes_that_count(arguments) if d not in dtypes]
+            is_stated = dtypes is self.spec.dtypes
+            concerned = of_open_dtype(self.contract.signature, arguments) if is_stated else arguments
+            others = [short(d) for d in dtypes_that_count(concerned) if d not in dtypes]
             if others:
                 names = map(short, dtypes)
-                taken = ", ".join(names if dtypes is self.spec.dtypes else sorted(names))
+                taken = ", ".join(names if is_stated else sorted(names))
                 return Refused(f"takes {taken}, not {', '.join(others)}")
         return probe
 
@@ -125,10 +129,6 @@ class Kernel:
         assert self._condition is not None  # else only the user's predicate is used
         holds = isinstance(self._condition(*arguments), Accepted)
         return holds and (self._user_when is None or bool(self._user_when(*arguments)))
-
-    def unchecked_dtypes(self, device: str, machine: Machine | None = None) -> dict[torch.dtype, str]:
-        """Dtypes that cannot be checked on this type of device, each with the reason."""
-        return get_backend(self.backend).unchecked_dtypes(self.spec, device, machine or build_tools().machine)
 
     @property
     def is_loaded(self) -> bool:
@@ -161,47 +161,35 @@ class Kernel:
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run the kernel on checked arguments, with their GPU as the current one (None: not on a GPU)."""
-        return self._prepared(self._launch or self.load(), device)(*arguments)
+        prepared = self._prepared_by_device.get(device)
+        if prepared is None:
+            prepared = self._prepared_by_device[device] = self._prepared(self.load(), device)
+        return prepared(*arguments)
 
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
         """The function for arguments like those of the last call (see ``base.launch_for_calls_like``)."""
-        return self._prepared(launch_for_calls_like(self.load(), arguments), device)
+        launch = self.load()
+        if isinstance(launch, RecordableLauncher):
+            return self._prepared(repeated(launch, arguments, self.contract.free_numbers), device)
+        return self._prepared(launch_for_calls_like(launch, arguments), device)
+
+    def is_for_any_size(self) -> bool:
+        """Whether ``launch_for_calls_like`` returns a function for calls of any sizes."""
+        return self._launch is None or is_for_any_size(self._launch)
+
+    def free_kinds(self) -> tuple[type, ...]:
+        """The types of numbers in which calls of that function may differ."""
+        return (int, float) if self._launch is None else free_kinds(self._launch)
 
     def _prepared(self, launch: Launch, device: int | None) -> Launch:
-        return prepare_launch(launch, device, self.contract.signature)
+        signature = self.contract.signature
+        return prepare_launch(writing_mutated_only(launch, device, signature), device, signature)
 
     @property
     def runs_python(self) -> bool:
         """Whether its source is Python, such as a launcher of Triton kernels."""
         source = self.spec.source
         return source.suffix == ".py" if isinstance(source, Path) else callable(source)
-
-    def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
-        """The configurations of a kernel that tunes itself, each with a block in which it is the only one."""
-        return get_backend(self.backend).configurations(self.spec, self.contract)
-
-    def measuring(self) -> contextlib.AbstractContextManager[None] | None:
-        """A block in which a kernel that tunes itself launches each configuration as if to measure it, in each call;
-        None if it does so anyway, or has nothing to measure."""
-        return get_backend(self.backend).measuring(self.spec, self.contract)
-
-    @property
-    def compiles_for_sizes(self) -> bool:
-        """Whether it is compiled anew for other sizes or dtypes."""
-        return get_backend(self.backend).compiles_for_sizes
-
-    def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
-        """A block in which values that the language leaves open consist of such bytes, in a simulator; None if none are
-        left open, or if they cannot be chosen."""
-        return get_backend(self.backend).unspecified(byte)
-
-    def compiling_only(self) -> contextlib.AbstractContextManager[None]:
-        """A block in which calls compile what they need, as far as that is known without results, and run nothing."""
-        return get_backend(self.backend).compiling_only()
-
-    def instrumented(self, device: str) -> Instrumented | Refused:
-        """How a tool watches the kernel's memory accesses."""
-        return get_backend(self.backend).instrumented(self.spec, device, build_tools().machine)
 
     def with_flags(self, flags: Sequence[str]) -> Kernel:
         """The same kernel, compiled with more flags."""
@@ -215,15 +203,17 @@ class Kernel:
         return get_backend(self.backend).traceable(self.spec, self.contract, self.load())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arguments: Any = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        guarded_calls = self._guarded_calls
-        if guarded_calls and not is_dynamo_compiling() and not is_intercepted():
-            for holds, run in guarded_calls:
-                if holds(*arguments):
-                    return run(*arguments)
-        return self._call_unguarded(*fill(self.contract, args, kwargs))
+        arguments = fill(self.contract, args, kwargs)
+        learning = self._learner.begin(arguments, may_be_tracked=False)
+        result = self._call(*arguments)
+        if learning is not None:
+            general = self._learner.is_last
+            run = run_of([self], arguments, gpu_of(arguments), self._call, specialise=not general)
+            run = prepare_visible(run, self.contract)
+            self._learner.learn(learning, run, [self], None, any_size=general or self.is_for_any_size())
+        return result
 
-    def _call_unguarded(self, *arguments: Any) -> Any:
+    def _call(self, *arguments: Any) -> Any:
         outcome = self.accepts(bind(self.contract, arguments), arguments)
         if isinstance(outcome, Refused):
             raise KernelRefusedError(
@@ -232,10 +222,7 @@ class Kernel:
             )
         self._refuse_without_memory(arguments)
         with below_autograd():
-            result = self.contract.visible(self.launch(arguments, gpu_of(arguments)))
-        if is_plain_call(arguments):
-            self._guard(arguments)
-        return result
+            return self.contract.visible(self.launch(arguments, gpu_of(arguments)))
 
     def _refuse_without_memory(self, arguments: Sequence[Any]) -> None:
         for argument, value in zip(self.contract.signature.arguments, arguments, strict=True):
@@ -248,20 +235,13 @@ class Kernel:
                         f"{self.contract.name}.only({self.name!r}) it runs this kernel",
                     )
 
-    def _guard(self, arguments: Sequence[Any]) -> None:
-        """Let later calls like this plain one run the kernel at once; where ``when`` refuses one, it is refused."""
-        guarded = guard_call(arguments, [self], self._call_unguarded, holds=self._holds)
-        if guarded is not None:
-            self._guarded_calls = newest_first(with_visible_outputs(guarded, self.contract), self._guarded_calls)
-
-    def _holds(self, guard: Guard) -> Callable[..., bool]:
-        return holds_natively(guard, self)
-
-    def _forget_guards(self) -> None:
-        self._guarded_calls = ()
-
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
 
 
-take_calls_of(Kernel)
+def hooks_of(kernel: Kernel, target: Target) -> CheckHooks:
+    """What checks ask of a kernel's language."""
+    return check_hooks(kernel.spec, kernel.contract, target)
+
+
+take_calls_of(Kernel, owner="_learner")

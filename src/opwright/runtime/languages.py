@@ -21,10 +21,20 @@ from opwright.errors import KernelError
 if TYPE_CHECKING:
     from opwright.runtime.kernel import Kernel
 
-__all__ = ["LANGUAGES", "REFERENCE", "KernelOptions", "Languages", "kernel_name"]
+__all__ = ["LIBRARY_NAMES", "REFERENCE", "KernelOptions", "Languages", "kernel_name"]
 
 # The reference's name among kernels.
 REFERENCE = "reference"
+# torch.library's names for what is said in another way here, and that way.
+LIBRARY_NAMES = {
+    "mutates_args": 'mark what is written: x: Annotated[Float[Tensor, "n"], ow.mutated]',
+    "schema": "annotate the function: the schema is derived from it",
+    "device_types": "pass devices= where a kernel is attached",
+    "register_kernel": 'attach a kernel: op.triton, op.cuda, op.cpp, …, or @op.python(devices=["cuda"])',
+    "impl": 'attach a kernel: op.triton, op.cuda, op.cpp, …, or @op.python(devices=["cuda"])',
+    "register_autocast": "pass autocast= to ow.op",
+    "set_kernel_enabled": "op.restricted_to(kernel) is the operator with one kernel",
+}
 Function = TypeVar("Function", bound=Callable[..., Any])
 # Blocks or threads of a launch: one to three numbers, or a function of the arguments that returns them.
 Extent = int | Sequence[int] | Callable[..., int | Sequence[int]]
@@ -40,7 +50,7 @@ class KernelOptions(TypedDict, total=False):
             language's).
         devices: the torch device types that it is written for.
         dtypes: the floating dtypes that it takes (for an operator without floating arguments, all dtypes); default: all
-            that the contract admits.
+            that the contract admits. They concern arguments whose annotation leaves a choice, such as ``Float``.
         when: a predicate on the operator's arguments: if it is False, the kernel is not applicable, and another one
             runs.
     """
@@ -72,6 +82,19 @@ def _native(options: Sequence[str], abi: str) -> dict[str, Any]:
     return {"options": options, "abi": abi if abi != "stable" else None}
 
 
+def _mojo_options(abi: str, of_mojo: dict[str, Any], *, symbolic: bool) -> tuple[str, dict[str, Any]]:
+    """The language, and its options."""
+    if abi not in ("mojo", "max"):
+        raise KernelError(f"op.mojo: abi must be 'mojo' or 'max', got {abi!r}", fix='write abi="mojo" or leave it out')
+    if abi == "mojo":
+        if symbolic:
+            raise KernelError("op.mojo: symbolic=True must be used with abi='max'", fix='pass abi="max"')
+        return "mojo", {**of_mojo, "alignment": 1 if of_mojo["alignment"] is None else of_mojo["alignment"]}
+    if given := [name for name, value in of_mojo.items() if value is not None and value not in ((), [])]:
+        raise KernelError(f"op.mojo: {given[0]} must be left out with abi='max'", fix="MAX chooses it")
+    return "max", {"symbolic": symbolic}
+
+
 class Languages:
     """One method for each language. Each attaches a kernel, which is built when it is first needed.
 
@@ -83,8 +106,11 @@ class Languages:
     if not TYPE_CHECKING:  # type checkers report missing names themselves
 
         def __getattr__(self, name: str) -> Any:
+            if name in LIBRARY_NAMES:
+                message = f"{type(self).__name__} has no attribute {name!r}; {LIBRARY_NAMES[name]}"
+                raise AttributeError(message, name=name, obj=self)
             close = difflib.get_close_matches(name, [n for n in dir(type(self)) if not n.startswith("_")], n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; the languages are {', '.join(LANGUAGES)}"
+            hint = f"; did you mean {close[0]!r}?" if close else f"; the languages are {', '.join(_METHODS)}"
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=self)
 
     def _attach(self, language: str, source: Any, options: Mapping[str, Any], **common: Any) -> Any:
@@ -138,7 +164,7 @@ class Languages:
             source: the launcher, or a file that holds it (looked for beside the operator's own file).
             entry: the launcher's name in that file (default: the operator's).
             name, devices, dtypes, when: see ``KernelOptions``; the device is cuda by default. Without a GPU,
-                ``opwright check`` runs it in Triton's interpreter.
+                ``opwright check`` runs it in the simulator.
         """
         return self._attach("triton", source, {}, name=name, entry=entry, devices=devices, dtypes=dtypes, when=when)
 
@@ -228,72 +254,41 @@ class Languages:
         params: Mapping[str, Parameter] | None = None,
         grid: Extent | None = None,
         block: Extent | None = None,
-        alignment: int = 1,
+        alignment: int | None = None,
         prebuilt: str | None = None,
         options: Sequence[str] = (),
-        devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
-        when: Callable[..., bool] | None = None,
-    ) -> Kernel:
-        """Attach a Mojo function: compiled to a library for the CPU, or to PTX for a GPU (docs/mojo.md).
-
-        Args:
-            source: the ``.mojo`` file (looked for beside the operator's own file).
-            entry: the function's name in it (default: the operator's).
-            params: its compile-time parameters by name; each a constant, or a function of the arguments.
-            grid, block: blocks and threads of a GPU kernel; each a number, a tuple, or a function of the arguments.
-            alignment: required alignment of the arguments' addresses in bytes; other arguments are copied.
-            prebuilt: a folder beside the source with PTX from ``opwright prebuild``.
-            options: flags for the Mojo compiler, one string each.
-            name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
-        """
-        kernel: Kernel = self._attach(
-            "mojo",
-            source,
-            {
-                "params": params,
-                "grid": grid,
-                "block": block,
-                "alignment": alignment,
-                "prebuilt": prebuilt,
-                "options": options,
-            },
-            name=name,
-            entry=entry,
-            devices=devices,
-            dtypes=dtypes,
-            when=when,
-        )
-        return kernel
-
-    @_refuses_unknown_options
-    def max(
-        self,
-        source: str | Path,
-        /,
-        *,
-        name: str | None = None,
-        entry: str | None = None,
-        params: Mapping[str, Parameter] | None = None,
+        abi: str = "mojo",
         symbolic: bool = False,
         devices: Sequence[str] | None = None,
         dtypes: Sequence[torch.dtype] | None = None,
         when: Callable[..., bool] | None = None,
     ) -> Kernel:
-        """Attach a custom operator that was written for MAX: a ``.mojo`` file in a folder that is a Mojo package.
+        """Attach a Mojo function: compiled to a library for the CPU, or to PTX for a GPU (docs/mojo.md). Or, with
+        ``abi="max"``, a custom operator that was written for MAX: a ``.mojo`` file in a folder that is a Mojo package.
 
         Args:
-            source: the file.
-            entry: the registered name (default: the operator's).
+            source: the ``.mojo`` file (looked for beside the operator's own file).
+            entry: the function's name in it, or the name that it registers with MAX (default: the operator's).
             params: its compile-time parameters by name; each a constant, or a function of the arguments.
-            symbolic: compile once for all sizes, in a MAX graph with symbolic dims, instead of through
-                ``CustomOpLibrary`` for each.
+            grid, block: blocks and threads of a GPU kernel; each a number, a tuple, or a function of the arguments.
+            alignment: required alignment of the arguments' addresses in bytes (default: 1); other arguments are copied.
+            prebuilt: a folder beside the source with PTX from ``opwright prebuild``.
+            options: flags for the Mojo compiler, one string each.
+            abi: "mojo" for a function, "max" for an operator of MAX. The latter takes none of ``grid``, ``block``,
+                ``alignment``, ``prebuilt`` and ``options``.
+            symbolic: with ``abi="max"``, compile once for all sizes, in a MAX graph with symbolic dims, instead of
+                through ``CustomOpLibrary`` for each.
             name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
         """
+        language, given = _mojo_options(
+            abi,
+            {"grid": grid, "block": block, "alignment": alignment, "prebuilt": prebuilt, "options": options},
+            symbolic=symbolic,
+        )
         kernel: Kernel = self._attach(
-            "max",
+            language,
             source,
-            {"params": params, "symbolic": symbolic},
+            {"params": params, **given},
             name=name,
             entry=entry,
             devices=devices,
@@ -391,4 +386,4 @@ def kernel_name(language: str, source: Any, name: str | None) -> tuple[str, str]
     return name or (own_name if has_name else language), own_name
 
 
-LANGUAGES = tuple(name for name in vars(Languages) if not name.startswith("_"))
+_METHODS = tuple(name for name in vars(Languages) if not name.startswith("_"))

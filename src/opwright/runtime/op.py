@@ -1,4 +1,4 @@
-"""The operator of the public interface: ``@ow.op``, attaching kernels, choosing and explaining them."""
+"""The operator of the public interface: attaching kernels, choosing and explaining them."""
 
 from __future__ import annotations
 
@@ -7,128 +7,59 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, overload
+from typing import Any, cast
 
-import numpy as np
+from torch.compiler import is_dynamo_compiling
 from typing_extensions import ParamSpec, TypeVar
 
 from opwright.backends import get_backend
-from opwright.backends.build_tools import build_tools
-from opwright.backends.native.tracked_call import tracked_calls
 from opwright.contract.binding import Binding, fill
-from opwright.contract.define import make_contract
 from opwright.contract.fingerprint import digest
-from opwright.errors import KernelError
-from opwright.results import Accepted, Crossover, Explanation, Part
-from opwright.runtime import selection, tuned
+from opwright.contract.overlap import overlap_check
+from opwright.errors import ArgumentError, KernelError
+from opwright.fast_path.compiled_calls import take_calls_of_overload
+from opwright.fast_path.extension import GuardedCall, fast_calls_extension, take_calls_of
+from opwright.fast_path.learning import Learner, Learning, are_same, received, run_of
+from opwright.fast_path.setup_selection import selection_of
+from opwright.fast_path.switch import Mode, mode
+from opwright.fast_path.tracker import Tracker
+from opwright.fast_path.verify import call_both_ways
+from opwright.internals.registration import registered_kernels
+from opwright.results import Accepted, Explanation, Part
+from opwright.runtime import selection
 from opwright.runtime.attach import make_spec
 from opwright.runtime.base_op import BaseOp, OperatorKernel
 from opwright.runtime.baselines import refuse_name
-from opwright.runtime.call.guard import Guard
-from opwright.runtime.call.native_guards import holds_natively, take_calls_of
-from opwright.runtime.call.torch_ops import CALLED
+from opwright.runtime.call.argument_utils import gpu_of
+from opwright.runtime.call.launch import prepare_visible
 from opwright.runtime.evidence import Evidence
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.parts import parts_of
 from opwright.runtime.register import registration
-from opwright.runtime.register.native_tracker import can_track_natively, track_natively
+from opwright.runtime.register.autograd_function import gradient_for_each, gradient_name, make_tracker
 from opwright.runtime.register.rules import Rules
-from opwright.runtime.register.setup_selection import selection_of
-from opwright.runtime.size_tables import fastest_first
+from opwright.runtime.tuning.size_tables import fastest_first
+from opwright.runtime.tuning.tuning import Tuning
 
-__all__ = ["Op", "defined_in", "explain", "op"]
+__all__ = ["Op", "defined_in", "explain"]
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True, default=Any)
-Arrays = np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]
-Autocast = Literal["lower", "float32", "promote"]
+
+# Attributes of an operator that tools use, and nobody types.
+_OF_TOOLS = frozenset(
+    {"apply_tuning", "backward_launches_triton", "baselines", "clear_tuning", "fingerprint", "properties"}
+)
 
 
-class Decorator(Protocol):
-    """The type of ``ow.op(...)``. An operator with a reference in NumPy takes tensors as well as arrays, and returns
-    the same kind, which the reference's annotations cannot express: for type checkers it takes anything."""
-
-    @overload
-    def __call__(self, reference: Callable[..., Arrays], /) -> Op: ...
-    @overload
-    def __call__(self, reference: Callable[P, R], /) -> Op[P, R]: ...
-
-
-def op(
-    qualname: str,
-    *,
-    where: Sequence[str] | str = (),
-    random: bool | str = False,
-    deterministic: bool = False,
-    autocast: Autocast | None = None,
-) -> Decorator:
-    """Define an operator by a typed function, its reference implementation.
-
-    Args:
-        qualname: ``"namespace::name"``, the name in torch.
-        where: conditions that sizes and ``int`` arguments satisfy, such as ``"hq % hk == 0"``, ``"k <= n"`` or
-            ``"d in (64, 128)"``. Other calls are refused, and test inputs are chosen among those that satisfy them.
-        random: True if the same arguments give different results; the name of an ``int`` argument if that is the seed,
-            and kernels may draw other numbers from it than the reference. Results are compared by their statistics, and
-            no gradient is derived.
-        deterministic: True if the same arguments (and the same seed) have to give the same bits in every call, forward
-            and backward: checks call each kernel many times, also beside other work and in each configuration. By
-            default, sums may be added up in another order in each call.
-        autocast: what it does with floating arguments under ``torch.autocast``: ``"lower"`` casts them to autocast's
-            dtype (as for a matrix product), ``"float32"`` to float32, ``"promote"`` to the widest among them (float64
-            stays). None leaves them unchanged.
-
-    Returns:
-        A decorator that makes an ``Op`` from the reference. It is called like the reference, is registered with torch
-        as ``torch.ops.namespace.name``, and runs the reference until kernels are attached to it.
-
-    The function's tensor arguments are annotated with jaxtyping shapes (``Float[Tensor, "*batch n"]``),
-    on ``torch.Tensor`` or, for a reference written in NumPy, on ``np.ndarray``. Arguments that share an
-    abstract dtype class (``Float``) share one dtype in a call.
-
-    Raises:
-        ContractError: something in the function cannot be expressed; the message names the argument.
-        NameClashError: the name is taken.
-
-    >>> import torch
-    >>> from jaxtyping import Float
-    >>> from torch import Tensor
-    >>> import opwright as ow
-    >>> @ow.op("doc::scale")
-    ... def scale(x: Float[Tensor, "*n"], a: float) -> Float[Tensor, "*n"]:
-    ...     return a * x
-    >>> scale(torch.ones(2), 3.0)
-    tensor([3., 3.])
-    >>> torch.ops.doc.scale(torch.ones(2), 3.0)
-    tensor([3., 3.])
-    >>> @scale.python(name="by_addition", when=lambda x, a: a == 2.0)
-    ... def _(x, a):
-    ...     return x + x
-    >>> print(scale.explain(torch.ones(2), 2.0))
-    doc::scale would run 'by_addition' (python)
-     → by_addition      python     runs
-       reference        torch      no: a kernel was found before it
-    """
-    frame = inspect.currentframe()
-    caller = frame.f_back if frame is not None else None
-    scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
-
-    def decorate(reference: Callable[..., Any], /) -> Any:
-        return Op(
-            make_contract(qualname, reference, scope, autocast, where=where, random=random, deterministic=deterministic)
-        )
-
-    return decorate
-
-
-class Op(BaseOp[P, R_co], Evidence):
+class Op(Tuning, BaseOp[P, R_co], Evidence):
     """A first-class PyTorch operator with any number of kernels.
 
     ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, except that only the latter returns outputs marked
     ``ow.saved_for_backward``. ``op.kernels["name"](...)`` runs one kernel. ``op.triton``, ``op.cuda``, ``op.cpp``,
-    ``op.mojo``, ``op.max``, ``op.numpy`` and ``op.python`` attach kernels; ``op.register_fake``,
+    ``op.mojo``, ``op.numpy`` and ``op.python`` attach kernels; ``op.register_fake``,
     ``op.register_autograd`` and others replace parts that are derived from the reference.
 
     Attributes:
@@ -140,14 +71,25 @@ class Op(BaseOp[P, R_co], Evidence):
     kernels: dict[str, Kernel]
     # Whether other operators that it calls by name go with it to another process.
     _brings_others = True
-    # The tables of files (``use_tuning``).
-    _exported: tuple[tuned.Exported, ...] = ()
 
     def __init__(self, contract: Any) -> None:
         self.kernels = {}
         self.baselines = {}
         self.properties = {}
+        self._learner = Learner(contract)
         super().__init__(contract)
+        self._registered_kernels = registered_kernels(contract.qualname)
+        self._tracker = Tracker(
+            contract,
+            lambda: self._rules.gradient,
+            gradient_name(contract),
+            lambda: make_tracker(self._rules),
+            functools.partial(gradient_for_each, contract),
+        )
+
+    def __dir__(self) -> list[str]:
+        """What a user types: without the parts that tools use."""
+        return [name for name in super().__dir__() if name not in _OF_TOOLS]
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """The kernel that these arguments would run, and why the others would not run."""
@@ -208,7 +150,7 @@ class Op(BaseOp[P, R_co], Evidence):
     def _restrict(self, name: str | None) -> None:
         # Cached kernels are kept by restriction and stay valid; only guards and compiled code are cleared.
         self._only = name
-        self._forget_guards()
+        self._learner.forget()
         if self._has_functional_form:
             self.functional._changed()
         vars(self).pop("fingerprint", None)
@@ -238,81 +180,82 @@ class Op(BaseOp[P, R_co], Evidence):
         made._changed()
         return made
 
-    # -- tracking ---------------------------------------------------------------------------------------------------
+    # -- fast calls ---------------------------------------------------------------------------------------------
 
     def _make_rules(self, contract: Any) -> Rules:
         return Rules(contract, selection_of)
 
-    def _track(self, arguments: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
-        in_python = super()._track(arguments, run)
-        if not can_track_natively(self._rules, arguments):
-            return in_python
-        if tracked_calls.loaded is not None:
-            return track_natively(tracked_calls.loaded, self._rules, arguments, run, self._tracker)
-        count = tracked_calls.counting(build_tools(), self)
-        if count is None:
-            return in_python
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        if kwargs and self._learner.takes_positional and not is_dynamo_compiling():
+            call: Any = self
+            return call(*fill(self.contract, args, kwargs))  # type: ignore[no-any-return]  # may be like an earlier one
+        return super().__call__(*args, **kwargs)
 
-        def tracked_and_counted(*arguments: Any) -> Any:
-            count()
-            return in_python(*arguments)
+    __call__.__doc__ = BaseOp.__call__.__doc__
 
-        return tracked_and_counted
+    def _call(self, arguments: tuple[Any, ...]) -> Any:
+        """Call the operator through the dispatcher, and let later calls like this one skip it."""
+        if mode() is Mode.VERIFY:
+            return call_both_ways(self.contract, self._learner, arguments, self._call_and_learn)
+        return self._call_and_learn(arguments)
 
-    def _holds(self, guard: Guard) -> Callable[..., bool]:
-        return holds_natively(guard, self)
+    def _call_and_learn(self, arguments: tuple[Any, ...]) -> Any:
+        signature = self.contract.signature
+        learning = self._learner.begin(arguments, may_be_tracked=not signature.mutated and not signature.returns_list)
+        if learning is None:
+            return super()._call(arguments)
+        with received.watching() as calls:
+            result = super()._call(arguments)
+        is_own = bool(calls) and calls[0][0] is self and are_same(calls[0][1], arguments)
+        registered = registered_kernels(self.contract.qualname)
+        if is_own and registered is not None and registered == self._registered_kernels:
+            self._learn(learning)
+        return result
 
-    # -- tuning -----------------------------------------------------------------------------------------------------
+    def _guarded_call(self, *arguments: Any) -> GuardedCall | None:
+        """The fast call that converted arguments would take; None if no call like it has been learned."""
+        extension = fast_calls_extension.loaded
+        return None if extension is None else extension.find_guarded(self._learner, arguments)
 
-    @functools.cached_property
-    def _tuned(self) -> tuned.Tuned:
-        """The results of ``ow.tune`` for these kernels on this machine; read on first use."""
-        machine = build_tools().machine
-        own = tuned.load(self.contract.qualname, self._kernels_digest, machine)
-        return tuned.with_exported(own, self._exported, self._kernels_digest)
+    def _run(self, arguments: Sequence[Any]) -> Any:
+        received.note(self, arguments)
+        return super()._run(arguments)
 
-    def _kernels_digest(self) -> str:
-        return digest(self.contract.fingerprint, *(k.fingerprint for k in self.kernels.values()))
+    def _learn(self, call: Learning) -> None:
+        """Learn a call that has succeeded, and in which the dispatcher passed the arguments on as they were."""
+        arguments, general = call.arguments, self._learner.is_last
+        kernels = cast("tuple[Kernel, ...]", self._applicable_kernels(arguments))
+        run = run_of(kernels, arguments, gpu_of(arguments), self._run_reference, specialise=not general)
+        any_size = not self._tuned.ranges and (general or all(k.is_for_any_size() for k in kernels))
+        if self.contract.signature.mutated:
+            run = _checked(overlap_check(self.contract, arguments), run)
+        if call.tracked:
+            tracked = self._tracker.tracking(call.extension, arguments, run)
+            if tracked is None:
+                return
+            run = tracked
+        else:
+            run = prepare_visible(run, self.contract)
+        self._learner.learn(call, run, kernels, self.contract.qualname, any_size=any_size)
 
-    def apply_tuning(self, tables: Sequence[Crossover]) -> Path:
-        """Store tables of the fastest kernels by size. Calls use them from now on, also in later processes.
+    def _traced_now(self) -> None:
+        signature = self.contract.signature
+        if signature.visible == len(signature.returns):  # torch.ops also returns what is saved for the backward
+            self._dispatch = take_calls_of_overload(self.overload, self, self._is_as_dispatched)
 
-        Returns:
-            The file with the tables, in the cache folder.
-        """
-        file = tuned.store(self.contract.qualname, self._kernels_digest(), build_tools().machine, tables)
-        self._changed()
-        return file
+    def _is_as_dispatched(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether positional arguments are complete, and need no conversion."""
+        signature = self.contract.signature
+        if signature.keyword_only or len(arguments) != len(signature.arguments):
+            return False
+        try:
+            return are_same(fill(self.contract, arguments, {}), arguments)
+        except ArgumentError:
+            return False
 
-    def use_tuning(self, file: str | Path) -> None:
-        """Use the tables of a file that ``opwright tune --export`` has written, on the devices that are in it.
-
-        What ``opwright tune`` measures on a machine itself comes first there. Tables of other kernels are not used.
-
-        Args:
-            file: relative to the folder of the operator's module.
-
-        Raises:
-            CheckError: there is no such file, or it is something else.
-        """
-        beside = Path(self.contract.file).parent if self.contract.file is not None else Path.cwd()
-        found = tuned.read_exported(beside / file)
-        self._exported = tuple(one for one in found if one.op == self.contract.qualname)
-        self._changed()
-
-    def _shipped_tuning(self) -> tuple[Crossover, ...]:
-        """The tables of ``use_tuning``, if they are for these kernels: what a package takes along."""
-        return tuple(tuned.with_exported(tuned.Tuned(), self._exported, self._kernels_digest).tables.values())
-
-    def _exported_tuning(self, tables: Sequence[Crossover]) -> tuned.Exported:
-        """Tables in the form of such a file."""
-        return tuned.Exported(self.contract.qualname, self._kernels_digest(), tuple(tables))
-
-    def clear_tuning(self) -> bool:
-        """Remove the stored tables of this operator for all versions of its kernels. Returns whether there were any."""
-        found = tuned.clear(self.contract.qualname, build_tools().machine)
-        self._changed()
-        return found
+    def _retire(self) -> None:
+        self._learner.forget()
+        super()._retire()
 
     # -- attaching --------------------------------------------------------------------------------------------------
 
@@ -343,17 +286,16 @@ class Op(BaseOp[P, R_co], Evidence):
         return kernels
 
     def _kernel_fingerprints(self) -> list[str]:
-        tables = (
-            repr(self._tuned.tables) if self._tuned.tables else ""
-        )  # they determine which kernel torch.compile traces into
-        return [*self._untuned_fingerprints(), tables]
+        # Tables determine which kernel torch.compile traces into.
+        return [*self._untuned_fingerprints(), repr(self._tuned.tables) if self._tuned.tables else ""]
 
     def _changed(self) -> None:
-        vars(self).pop("_tuned", None)
         super()._changed()
+        self._learner.forget()  # last: another thread's call may have learned from what was there before
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """By value (with cloudpickle): unpickling defines the operator in the other process.
+    def _by_value(self) -> tuple[Any, ...]:
+        """What ``__reduce__`` returns for a pickle that defines the operator in the other process
+        (``serialization.py``).
 
         The state is separate from the constructor's arguments, so that operators may refer to each other, as
         ``sin`` and ``cos`` do in their backwards. Baselines are not included: they may hold a library's handles, and a
@@ -376,9 +318,15 @@ class Op(BaseOp[P, R_co], Evidence):
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
 
 
-take_calls_of(Op)
-for _called in CALLED:
-    take_calls_of(_called, owner="_operator")
+take_calls_of(Op, owner="_learner")
+
+
+def _checked(check: Callable[..., None], run: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*arguments: Any) -> Any:
+        check(*arguments)
+        return run(*arguments)
+
+    return checked
 
 
 def _restricted_backward(backward: BaseOp[..., Any], kernel: str) -> BaseOp[..., Any]:

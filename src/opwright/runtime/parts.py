@@ -58,9 +58,14 @@ def parts_of(
     if contract.functional is None:
         for name in ("autograd", "vmap"):
             parts[name] = Part(name, Origin.MISSING, "it writes a list of tensors or an optional one")
-    tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
+    marked = [a.name for a in contract.signature.arguments if a.no_gradient]
+    if marked and "autograd" in parts:
+        how = f"{parts['autograd'].how}; none for {', '.join(map(repr, marked))} (ow.no_gradient)"
+        parts["autograd"] = Part("autograd", parts["autograd"].origin, how)
+    tensors = [a.tensor for a in contract.signature.arguments if a.tensor and not a.no_gradient]
+    why = "every floating argument is marked ow.no_gradient" if marked else "no argument has a floating dtype"
     if "autograd" not in overrides and not any(_has_gradient(d) for t in tensors for d in t.dtypes):
-        parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
+        parts["autograd"] = Part("autograd", Origin.MISSING, why)
     if contract.random and "autograd" not in overrides:
         parts["autograd"] = Part(
             "autograd", Origin.MISSING, "results are random: return what was drawn, and register a gradient"

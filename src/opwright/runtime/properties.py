@@ -22,19 +22,20 @@ class Property:
     names: tuple[str, ...]
     contract: Contract
 
-    def of(self, arguments: Sequence[Any], result: Any, written: Sequence[Any], call: Callable[..., Any]) -> Any:
+    def of(
+        self, arguments: Sequence[Any], outputs: Sequence[Any], written: Sequence[Any], call: Callable[..., Any]
+    ) -> Any:
         """What the function returns for one call.
 
         Args:
             arguments: before the call, in signature order.
-            result: what the operator returned.
+            outputs: those of the operator, with the ones that are saved for the backward.
             written: the new values of mutated arguments, lists flattened.
             call: the operator.
         """
-        known: dict[str, Any] = {"call": call, "result": result}
-        if isinstance(result, tuple | list):
-            known |= {f"result{i}": value for i, value in enumerate(result)}
         signature = self.contract.signature
+        known: dict[str, Any] = {"call": call, "result": self.contract.visible(self.contract.pack(outputs))}
+        known |= {f"result{i}": value for i, value in enumerate(outputs)}
         if len(written) == len(signature.mutated):
             names = [signature.arguments[i].name for i in signature.mutated]
             known |= {f"new_{name}": value for name, value in zip(names, written, strict=True)}
@@ -52,7 +53,7 @@ def make_property(contract: Contract, function: Callable[..., Any], name: str | 
     unknown = [n for n in parameters if n not in names_for(contract)]
     if unknown:
         raise KernelError(
-            f"{contract.qualname}: op.property was given a function of {unknown[0]!r}",
+            f"{contract.qualname}: a property must take arguments, results or call, got {unknown[0]!r}",
             fix=f"its parameters are some of {', '.join(names_for(contract))}",
         )
     return Property(name or function.__name__, function, tuple(parameters), contract)
@@ -62,6 +63,6 @@ def names_for(contract: Contract) -> list[str]:
     """The names that a property may use."""
     signature = contract.signature
     arguments = [a.name for a in signature.arguments]
-    results = ["result", *(f"result{i}" for i in range(signature.visible if signature.returns_tuple else 0))]
+    results = ["result", *(f"result{i}" for i in range(len(signature.returns) if signature.returns_tuple else 0))]
     written = [f"new_{signature.arguments[i].name}" for i in signature.mutated]
     return [*arguments, *(r for r in (*results, *written, "call") if r not in arguments)]

@@ -11,8 +11,8 @@ from opwright.contract.contract import Contract
 from opwright.results import Accepted, Choice, Crossover, Explanation, Probe, Refused, SizeRange
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
-from opwright.runtime.size_tables import fastest_first
-from opwright.runtime.tuned import Tuned
+from opwright.runtime.tuning.size_tables import fastest_first
+from opwright.runtime.tuning.tuned import Tuned
 
 __all__ = ["choose", "explain"]
 

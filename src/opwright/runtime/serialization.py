@@ -104,6 +104,8 @@ def load(data: bytes) -> Op:
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Op):
+            return obj._by_value()
         if isinstance(obj, types.CodeType):
             make, arguments = self.dispatch_table[types.CodeType](obj)
             return _code_of_file, (make, arguments, obj.co_filename)
@@ -121,6 +123,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if type(obj).__name__ in _JITTED and hasattr(obj, "fn"):
             return _apply_jit, (obj.fn, *_source_of(obj.fn), _jit_options(obj), is_gluon(obj))
         return super().reducer_override(obj)
+
+
+def reduce_for_cloudpickle(operator: Op) -> Any:
+    """An operator of a script or a notebook, as cloudpickle sends their functions: by value."""
+    return operator._by_value() if _is_sent_by_value(operator.contract.function) else operator.__reduce__()
 
 
 # -- code ---------------------------------------------------------------------------------------------------------

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from opwright.backends.c_text import included_files
-from opwright.backends.cuda.module import CudaModule
-from opwright.backends.reachable import values_reached
+from opwright.backends import get_backend
 from opwright.contract.fingerprint import digest
 from opwright.runtime.op import Op
 
 __all__ = ["digest_of_sources", "kernel_files", "source_files"]
-
-_C_LIKE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
 
 
 def digest_of_sources(operator: Op) -> str:
@@ -29,28 +24,10 @@ def source_files(operator: Op) -> list[Path]:
 
 
 def kernel_files(operator: Op) -> list[Path]:
-    """The files that kernels name, with the headers that they include; of Mojo, everything beside it, too."""
-    found: dict[Path, None] = {}
-    for kernel in operator.kernels.values():
-        source = kernel.spec.source
-        if isinstance(source, Path):
-            found |= dict.fromkeys(_with_includes(source))
-        else:
-            modules = [v for v in values_reached(source) if isinstance(v, CudaModule)]
-            for module in modules:
-                if module.source.path is not None:
-                    found[module.source.path.absolute()] = None
-                found |= dict.fromkeys(header.absolute() for header in module.source.headers())
+    """The files that kernels name, with those that they include or may import."""
+    specs = [kernel.spec for kernel in operator.kernels.values()]
+    found = dict.fromkeys(file for spec in specs for file in get_backend(spec.backend).files(spec))
     return sorted(file for file in found if file.is_file())
-
-
-def _with_includes(source: Path) -> Iterator[Path]:
-    source = source.absolute()
-    yield source
-    if source.suffix in _C_LIKE and source.is_file():
-        yield from (header.absolute() for header in included_files(source.read_text(errors="replace"), source, ()))
-    elif source.suffix == ".mojo":
-        yield from source.parent.glob("*.mojo")
 
 
 def _python_files(operator: Op) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Work in many pieces: units that run by themselves, where they run, and a journal of what is finished."""
+"""Work items, which run by themselves; where they run; and a journal of what is finished."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A file to which each finished unit is written at once, and from which a later run takes up what is finished.
+"""A file to which each finished item is written at once, and from which a later run takes up what is finished.
 
-It has one line of JSON for each run, with its versions, and after it one for each unit that this run has finished.
+It has one line of JSON for each run, with its versions, and after it one for each item that this run has finished.
 Lines are only added. A process that is killed can leave the last line unfinished; it is left out, and the next run
 begins a new line.
 """
@@ -17,8 +17,8 @@ from typing import Any
 from opwright.errors import CheckError
 from opwright.machine import Machine
 from opwright.results.json_form import MalformedRecordError, from_json, to_json
-from opwright.sweep.unit import Unit
 from opwright.sweep.versions import versions_of
+from opwright.sweep.work_item import WorkItem
 
 __all__ = ["Journal", "open_journal"]
 
@@ -26,15 +26,15 @@ _SCHEMA = "opwright.sweep/1"
 
 
 class Journal:
-    """The finished units of a sweep, in a file.
+    """The finished items of a sweep, in a file.
 
     Args:
         file: it is made if it is not there.
-        versions: of everything that a result depends on besides the unit itself. Only units that were finished with
+        versions: of everything that a result depends on besides the item itself. Only items that were finished with
             equal ones are taken up.
 
     Attributes:
-        taken: how many units ``known`` has taken up.
+        taken: how many items ``known`` has taken up.
 
     Raises:
         CheckError: the file cannot be read or written, or is something else.
@@ -55,39 +55,39 @@ class Journal:
         begin = "\n" if text and not text.endswith("\n") else ""
         self._write(begin + json.dumps({"schema": _SCHEMA, "versions": self._versions}))
 
-    def known(self, units: Sequence[Unit[Any]]) -> dict[int, Any]:
-        """The results of those units that were finished, by the unit's number."""
+    def known(self, items: Sequence[WorkItem[Any]]) -> dict[int, Any]:
+        """The results of those items that were finished, by the item's number."""
         found: dict[int, Any] = {}
-        for number, unit in enumerate(units):
-            if unit.key in self._results:
+        for number, item in enumerate(items):
+            if item.key in self._results:
                 try:
-                    found[number] = from_json(unit.kind, self._results.pop(unit.key))
+                    found[number] = from_json(item.kind, self._results.pop(item.key))
                 except MalformedRecordError:  # edited, or cut off: it is run again
                     continue
         self.taken += len(found)
         return found
 
-    def holds(self, unit: Unit[Any]) -> bool:
-        """Whether a unit was finished, and not taken up so far."""
-        return unit.key in self._results
+    def holds(self, item: WorkItem[Any]) -> bool:
+        """Whether a work item was finished, and not taken up so far."""
+        return item.key in self._results
 
-    def forget(self, units: Sequence[Unit[Any]]) -> None:
-        """Leave units out that are parts of one whose result is taken up."""
-        for unit in units:
-            self._results.pop(unit.key, None)
+    def forget(self, items: Sequence[WorkItem[Any]]) -> None:
+        """Leave items out that are parts of one whose result is taken up."""
+        for item in items:
+            self._results.pop(item.key, None)
 
     @property
     def left(self) -> int:
         """How many results of the file are not taken up: of other versions, sources or settings."""
         return len(self._results) + self._of_other_versions
 
-    def add(self, unit: Unit[Any], result: Any) -> None:
-        """Write a finished unit, so that it is there after a crash of the machine, too.
+    def add(self, item: WorkItem[Any], result: Any) -> None:
+        """Write a finished item, so that it is there after a crash of the machine, too.
 
         Raises:
             CheckError: it cannot be written, such as on a full disk.
         """
-        self._write(json.dumps({"unit": unit.name, "key": unit.key, "result": to_json(result)}))
+        self._write(json.dumps({"unit": item.name, "key": item.key, "result": to_json(result)}))
 
     def describe(self) -> str:
         """What was taken up, and what was not, in words; empty for a file without results."""
@@ -122,7 +122,7 @@ class Journal:
                     raise _unusable(self._file, f"line {number + 1} is not JSON") from None
                 continue  # the last line of a process that was killed
             if not isinstance(record, dict) or (run is None and record.get("schema") != _SCHEMA):
-                raise _unusable(self._file, f"line {number + 1} is no {_SCHEMA}")
+                raise _unusable(self._file, f"line {number + 1} must be {_SCHEMA}")
             if "versions" in record:
                 run = record["versions"]
                 if run != self._versions and run not in self._other_versions:
@@ -146,7 +146,7 @@ class Journal:
 
 @contextlib.contextmanager
 def open_journal(
-    resume: Path | str | Journal | None, machine: Machine, on_resume: Callable[[str], None] | None
+    resume: Path | str | Journal | None, machine: Machine, on_resume: Callable[[str], None]
 ) -> Iterator[Journal | None]:
     """The journal of a command; None without one.
 
@@ -161,7 +161,7 @@ def open_journal(
         try:
             yield journal
         finally:
-            if on_resume is not None and (text := journal.describe()):
+            if text := journal.describe():
                 on_resume(text)
 
 

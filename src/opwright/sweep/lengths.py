@@ -1,4 +1,4 @@
-"""How long units took before, in a file of the cache folder: a later sweep gives the longest out first."""
+"""How long items took before, in a file of the cache folder: a later sweep gives the longest out first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 20_000
 
 
 class Lengths:
-    """The seconds of parts of units, by the units' names. A file that cannot be read or written is none."""
+    """The seconds of parts of items, by the items' names. A file that cannot be read or written is none."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _NAME
@@ -32,7 +32,7 @@ class Lengths:
             return {}
 
     def add(self, seconds: Mapping[str, Mapping[str, float]]) -> None:
-        """Note some units; those noted before are replaced."""
+        """Note some items; those noted before are replaced."""
         known = self.read()
         for name, parts in seconds.items():
             known.pop(name, None)  # the newest are last

@@ -16,17 +16,15 @@ from opwright.contract import derive
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case, Size
 from opwright.errors import CheckError
-from opwright.internals.dispatch import is_intercepted
 from opwright.machine import this_machine
 from opwright.results import Accepted, CallsReport, CallTime, OperatorCalls
 from opwright.runtime.extensions import load_extensions
 from opwright.runtime.op import Op
 from opwright.timing.analysis.statistics import estimate
 from opwright.timing.measurement import recorded
-from opwright.timing.run import load_operators
 from opwright.timing.sizes import bench_cases
 
-__all__ = ["bench_calls"]
+__all__ = ["time_calls"]
 
 Call = Callable[[], Any]
 # One sample is so many seconds of calls of one way; ways take turns.
@@ -37,36 +35,29 @@ _MOST_QUEUED = 200
 _PLAIN, _TRACKED, _BACKWARD = "torch.add", "torch.add, recorded", "torch.add, forward and backward"
 
 
-def bench_calls(
-    *targets: Op | str,
-    kernels: Sequence[str] | None = None,
-    device: str | None = None,
-    sizes: Mapping[str, Sequence[Size]] | None = None,
-    dtypes: Sequence[str] = (),
-    quick: bool = False,
-    progress: Callable[[str], None] | None = None,
+def time_calls(
+    operators: Sequence[Op],
+    kernels: Sequence[str] | None,
+    device: str | None,
+    sizes: Mapping[str, Sequence[Size]],
+    dtypes: Sequence[str],
+    *,
+    quick: bool,
+    progress: Callable[[str], None],
 ) -> CallsReport:
     """Time the host's part of a call in each way: the operator, torch.ops, each kernel, with a gradient, compiled.
 
     Args:
-        targets: operators, or their names: a file, ``module``, ``module:op``.
-        kernels: only these, by name.
-        device: ``cpu`` or ``cuda``; by default the GPU, if there is one.
         sizes, dtypes: as for ``ow.bench``; by default the smallest size, so that the host's part is what is measured.
         quick: fewer samples, and no torch.compile.
-        progress: called with each step.
 
     Returns:
         A report with microseconds of host time, and ratios to ``torch.add`` of 1,024 floats, called in the same way.
-
-    Raises:
-        TargetError, CheckError: a target, kernel, device, size or dtype does not exist.
     """
     machine = this_machine()
     where = device or ("cuda" if machine.has_gpu else "cpu")
     if where == "cuda" and not machine.has_gpu:
         raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
-    operators = load_operators(targets)
     load_extensions(build=True)
     known = {name for o in operators for name in o.kernels}
     for name in kernels or ():
@@ -75,18 +66,14 @@ def bench_calls(
     errors: list[str] = []
     found = []
     for operator in operators:
-        cases = bench_cases(operator.contract, where, sizes=sizes or {}, dtypes=dtypes, quick=False)
+        cases = bench_cases(operator.contract, where, sizes=sizes, dtypes=dtypes, quick=False)
         for case in cases if sizes else cases[:1]:
-            (progress or _quiet)(f"{operator.contract.qualname} {case}")
+            progress(f"{operator.contract.qualname} {case}")
             try:
                 found.append(_time_operator(operator, case, where, kernels, errors, quick=quick))
             except Exception as error:  # anything that an operator raises
                 errors.append(f"{operator.contract.qualname} ({case}) raised {type(error).__name__}: {error}")
     return CallsReport(machine.to_json(), tuple(found), tuple(errors))
-
-
-def _quiet(_: str) -> None:
-    pass
 
 
 def _time_operator(
@@ -145,7 +132,7 @@ def _ways(operator: Op, arguments: Sequence[Any], kernels: Sequence[str]) -> Ite
         yield "reference", (call(contract.function), _PLAIN)
     if contract.signature.mutated or operator.parts["autograd"].origin == "missing":
         return
-    inputs = tree.map_tensors(_tracked, list(arguments))
+    inputs = derive.leaves(contract, arguments)
     tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
     if tracked:
         args, named = contract.signature.split(inputs)
@@ -155,10 +142,6 @@ def _ways(operator: Op, arguments: Sequence[Any], kernels: Sequence[str]) -> Ite
             yield "reference, forward and backward", (
                 _forward_and_backward(call(contract.function), tracked), _BACKWARD,
             )  # fmt: skip
-
-
-def _tracked(t: torch.Tensor) -> torch.Tensor:
-    return t.detach().requires_grad_() if derive.differentiable(t) else t
 
 
 def _forward_and_backward(forward: Call, tracked: Sequence[torch.Tensor]) -> Call:
@@ -201,9 +184,8 @@ def _steps(operator: Op, arguments: Sequence[Any]) -> dict[str, Call]:
     if guarded is None:
         return {}
     return {
-        "does anything listen": is_intercepted,
-        "does the guard hold": functools.partial(guarded.holds, *arguments),
-        "the kernel": functools.partial(guarded.run, *arguments),
+        "does the guard hold": functools.partial(operator._guarded_call, *arguments),
+        "the kernel": functools.partial(guarded[1], *arguments),
     }
 
 

@@ -121,7 +121,7 @@ def _fresh_values(contract: Contract, arguments: Arguments, seed: int) -> Argume
     def roll(t: torch.Tensor) -> torch.Tensor:
         return t.flatten().roll(37 * seed).view(t.shape)
 
-    arranged = [a.values is not None and a.values.is_arranged for a in contract.signature.arguments]
+    arranged = [a.goes_together for a in contract.signature.arguments]
     return tuple(
         tree.map_tensors(torch.clone if together else roll, argument)
         for argument, together in zip(arguments, arranged, strict=True)
@@ -137,11 +137,13 @@ class BackwardState(NamedTuple):
     incoming: list[torch.Tensor | None]
 
 
-def backward_of(candidate: Candidate, sets: Sequence[Arguments]) -> tuple[Candidate, list[BackwardState]] | None:
+def backward_of(
+    contract: Contract, candidate: Candidate, sets: Sequence[Arguments]
+) -> tuple[Candidate, list[BackwardState]] | None:
     """The backward pass alone, after a forward whose graph is kept. None if no output has a gradient."""
     prepared: list[BackwardState] = []
     for arguments in sets:
-        state = _run_forward(candidate, arguments)
+        state = _run_forward(contract, candidate, arguments)
         if state is None:
             return None
         prepared.append(state)
@@ -150,12 +152,12 @@ def backward_of(candidate: Candidate, sets: Sequence[Arguments]) -> tuple[Candid
         outputs, tracked, grads, _ = state
         return torch.autograd.grad(outputs, tracked, grads, retain_graph=True, allow_unused=True)
 
-    for_capture = functools.partial(_run_forward, candidate, sets[0])
+    for_capture = functools.partial(_run_forward, contract, candidate, sets[0])
     return Candidate(candidate.name, candidate.backend, run, candidate.prepared, for_capture), prepared
 
 
-def _run_forward(candidate: Candidate, arguments: Arguments) -> BackwardState | None:
-    inputs = tree.map_tensors(_tracked, list(arguments))
+def _run_forward(contract: Contract, candidate: Candidate, arguments: Arguments) -> BackwardState | None:
+    inputs = derive.leaves(contract, arguments)
     with candidate.prepared():
         every = tree.leaves(candidate.run(tuple(inputs)))
     incoming = [_gradient_like(o, i) if derive.differentiable(o) else None for i, o in enumerate(every)]
@@ -164,10 +166,6 @@ def _run_forward(candidate: Candidate, arguments: Arguments) -> BackwardState | 
     if not pairs or not tracked:
         return None
     return BackwardState([o for o, _ in pairs], tracked, [g for _, g in pairs], incoming)
-
-
-def _tracked(t: torch.Tensor) -> torch.Tensor:
-    return t.detach().requires_grad_() if derive.differentiable(t) else t
 
 
 def _gradient_like(output: torch.Tensor, seed: int) -> torch.Tensor:

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 
-from opwright import tree
 from opwright.contract import derive
 from opwright.contract.inputs.case import Case
 from opwright.results import Accepted, Measurement
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.size_tables import count_elements, dtype_key
+from opwright.runtime.tuning.size_tables import count_elements, dtype_key
 from opwright.timing.analysis.crossover import Point, cost_rounds
 from opwright.timing.candidates import (
     BackwardState,
@@ -130,7 +129,7 @@ def _backwards(
     for candidate in candidates:
         is_baseline = candidate.name in session.op.baselines
         try:
-            made = backward_of(candidate, sets)
+            made = backward_of(session.op.contract, candidate, sets)
             if made is None:
                 if is_baseline:
                     session.log(f"{session.op.contract.qualname} {candidate.name}: its result carries no gradient")
@@ -148,7 +147,7 @@ def _backwards(
 
 
 def _gradients(operator: Op, arguments: Any, incoming: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    needs = [derive.differentiable(t) for t in tree.tensors(list(arguments))]
+    needs = derive.differentiable_arguments(operator.contract, arguments)
     hidden = len(operator.contract.signature.returns) - operator.contract.signature.visible
     return derive.vjp(operator.contract, arguments, [*incoming, *[None] * hidden], needs)
 

@@ -14,8 +14,8 @@ from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
 from opwright.results import Measurement
 from opwright.runtime.baselines import DERIVED
-from opwright.runtime.size_tables import device_name
 from opwright.runtime.targets import name_target
+from opwright.runtime.tuning.size_tables import device_name
 from opwright.timing.analysis.statistics import compare, estimate
 from opwright.timing.candidates import Candidate
 from opwright.timing.measurement_pass import Samples

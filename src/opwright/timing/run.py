@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
@@ -17,17 +17,19 @@ from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.case import Case, Size
 from opwright.errors import CacheError, CheckError
 from opwright.machine import this_machine
-from opwright.results import BenchReport, Crossover, Measurement
+from opwright.results import BenchReport, CallsReport, Crossover, Measurement
 from opwright.runtime.baselines import DERIVED
 from opwright.runtime.extensions import load_extensions
 from opwright.runtime.op import Op
-from opwright.runtime.size_tables import device_name
 from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import load_target
-from opwright.sweep.executor import Executor, Here, run_units
+from opwright.runtime.tuning.size_tables import device_name
+from opwright.sweep.events import QUIET, Events
+from opwright.sweep.executor import Executor, LocalExecutor, run_items
 from opwright.sweep.journal import Journal, open_journal
-from opwright.sweep.unit import Needs, OnStep
+from opwright.sweep.work_item import Needs, OnStep
 from opwright.timing.analysis.crossover import ranges
+from opwright.timing.calls import time_calls
 from opwright.timing.case import time_case
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
@@ -38,25 +40,54 @@ from opwright.timing.roofline import measure_roofline
 from opwright.timing.sizes import bench_cases
 from opwright.timing.timers import make_timer
 
-__all__ = ["bench", "load_operators", "measure", "measure_in_units", "store_or_say", "stored_tables"]
+__all__ = ["bench", "load_operators", "measure", "measure_in_items", "store_or_say", "stored_tables"]
 
 
+_DIRECTIONS = ("forward", "backward")
+
+
+@overload
 def bench(
     *targets: Op | str,
     kernels: Sequence[str] | None = None,
     device: str | None = None,
     sizes: Mapping[str, Sequence[Size]] | None = None,
     dtypes: Sequence[str] = (),
-    directions: Sequence[str] = ("forward", "backward"),
+    directions: Sequence[str] = _DIRECTIONS,
     baselines: Sequence[str] | None = None,
+    calls: Literal[False] = False,
     quick: bool = False,
     iters: int | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
-    on_resume: Callable[[str], None] | None = None,
-    progress: Callable[[str], None] | None = None,
-    on_measurement: Callable[[Measurement], None] | None = None,
-) -> BenchReport:
+    events: Events = QUIET,
+) -> BenchReport: ...
+@overload
+def bench(
+    *targets: Op | str,
+    calls: Literal[True],
+    kernels: Sequence[str] | None = None,
+    device: str | None = None,
+    sizes: Mapping[str, Sequence[Size]] | None = None,
+    dtypes: Sequence[str] = (),
+    quick: bool = False,
+    events: Events = QUIET,
+) -> CallsReport: ...
+def bench(
+    *targets: Op | str,
+    kernels: Sequence[str] | None = None,
+    device: str | None = None,
+    sizes: Mapping[str, Sequence[Size]] | None = None,
+    dtypes: Sequence[str] = (),
+    directions: Sequence[str] = _DIRECTIONS,
+    baselines: Sequence[str] | None = None,
+    calls: bool = False,
+    quick: bool = False,
+    iters: int | None = None,
+    executor: Executor | None = None,
+    resume: Path | str | Journal | None = None,
+    events: Events = QUIET,
+) -> BenchReport | CallsReport:
     """Time every kernel of the operators, the reference (eager and compiled), and the baselines from ``op.baseline``.
 
     Args:
@@ -67,12 +98,15 @@ def bench(
         dtypes: names such as ``float16``; by default the contract's first.
         directions: ``forward`` and ``backward`` are timed separately.
         baselines: some of ``reference``, ``torch.compile`` and the operators' own; by default all.
+        calls: time the host's part of calls instead, in each way: the operator, torch.ops, each kernel, with a
+            gradient, compiled. By default at the smallest size. It takes no ``directions``, ``baselines``, ``iters``,
+            ``executor`` or ``resume``, of ``events`` only ``step``, and returns a ``CallsReport``.
         quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
         iters: the number of samples of each (at least two), instead of the stop rule; more only beside a slow one.
         executor: where operators are timed, such as ``opwright.cluster.RayCluster``: each as a whole on one machine,
             with a GPU for itself, or on the CPU with the machine. By default, in this process.
-        resume, on_resume: as for ``ow.check``; each operator's times are written when it is finished.
-        progress, on_measurement: called with each step and measurement. After Ctrl-C the report has those so far.
+        resume, events: as for ``ow.check``; each operator's times are written when it is finished. After Ctrl-C the
+            report has the measurements so far.
 
     Returns:
         A report with ``measurements``, ``crossovers`` (the fastest kernels by size, if there are several) and
@@ -81,14 +115,29 @@ def bench(
     Raises:
         TargetError, CheckError: a target, kernel, baseline, device, size or dtype does not exist.
     """
-    quiet: Any = lambda what: None  # noqa: E731
+    if calls:
+        _refuse_with_calls(
+            directions=directions != _DIRECTIONS, baselines=baselines, iters=iters, executor=executor, resume=resume,
+            events=events != Events(step=events.step),
+        )  # fmt: skip
+        return time_calls(
+            load_operators(targets), kernels, device, sizes or {}, dtypes, quick=quick, progress=events.step
+        )
     request = Request(
         load_operators(targets), kernels, device, sizes or {}, dtypes, directions, baselines, quick, iters,
-        progress or quiet, on_measurement or quiet,
+        events.step, events.finished,
     )  # fmt: skip
     if executor is None and resume is None:
         return measure(request)
-    return measure_in_units(request, executor or Here(), resume, on_resume)
+    return measure_in_items(request, executor or LocalExecutor(), resume, events.resumed)
+
+
+def _refuse_with_calls(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise CheckError(
+                f"{name}= must be left out with calls=True", fix="time calls and kernels one after another"
+            )
 
 
 def load_operators(targets: Sequence[Op | str]) -> list[Op]:
@@ -104,11 +153,11 @@ def measure(request: Request) -> BenchReport:
         return interrupted.report
 
 
-def measure_in_units(
+def measure_in_items(
     request: Request,
     executor: Executor,
     resume: Path | str | Journal | None = None,
-    on_resume: Callable[[str], None] | None = None,
+    on_resume: Callable[[str], None] = QUIET.resumed,
     *,
     store: bool = False,
 ) -> BenchReport:
@@ -123,14 +172,14 @@ def measure_in_units(
     for operator in request.operators:
         _cases(operator, request, where)  # a size or dtype that does not exist is the caller's mistake
     types = (executor.gpu_types or ("",)) if store and where == "cuda" else ("",)
-    units = [BenchUnit.of(request, o, where, gpu_type, store) for o in request.operators for gpu_type in types]
+    items = [BenchItem.of(request, o, where, gpu_type, store) for o in request.operators for gpu_type in types]
     reports: dict[int, BenchReport] = {}
     interrupted: list[BenchReport] = []
     try:
         with contextlib.ExitStack() as stack:
             journal = stack.enter_context(open_journal(resume, machine, on_resume))
-            step: OnStep = lambda unit, what: request.progress(f"{unit.name}: {what}")  # noqa: E731
-            for done in stack.enter_context(run_units(units, executor, journal=journal, on_step=step)):
+            step: OnStep = lambda item, what: request.progress(f"{item.name}: {what}")  # noqa: E731
+            for done in stack.enter_context(run_items(items, executor, journal=journal, on_step=step)):
                 reports[done.number] = done.result
                 for measurement in done.result:
                     request.on_measurement(measurement)
@@ -142,8 +191,8 @@ def measure_in_units(
 
 
 @dataclass(frozen=True)
-class BenchUnit:
-    """A unit of a sweep (``sweep.unit.Unit``): one operator, all kernels and cases, so that they are compared on one
+class BenchItem:
+    """A work item of a sweep: one operator, all kernels and cases, so that they are compared on one
     machine.
 
     Attributes:
@@ -155,7 +204,7 @@ class BenchUnit:
     store: bool = False
 
     @classmethod
-    def of(cls, request: Request, operator: Op, device: str, gpu_type: str, store: bool) -> BenchUnit:
+    def of(cls, request: Request, operator: Op, device: str, gpu_type: str, store: bool) -> BenchItem:
         own = dataclasses.replace(request, operators=[operator], device=device, progress=_quiet, on_measurement=_quiet)
         return cls(own, gpu_type, store)
 

@@ -116,11 +116,20 @@ def _axes(sizes: Sequence[Size]) -> tuple[int, ...]:
 
 
 def _grown(contract: Contract, base: Case, target: int) -> Case:
-    """Every dim grown by the same factor until the largest tensor has about ``target`` elements."""
+    """Every dim grown by the same factor until the largest tensor has about ``target`` elements.
+
+    Of axes of any number (``*batch``) there is one. It and the other dims together have about as many elements each, as
+    batches and rows of models have.
+    """
     variadic = [n for n, s in base.sizes if isinstance(s, tuple)]
     if variadic:
-        rest = base.with_size(variadic[0], (1,))
-        return base.with_size(variadic[0], (max(1, target // max(1, elements(contract, rest))),))
+        inner = _grown_to(contract, base.with_size(variadic[0], (1,)), math.isqrt(target))
+        return inner.with_size(variadic[0], (max(1, target // max(1, elements(contract, inner))),))
+    return _grown_to(contract, base, target)
+
+
+def _grown_to(contract: Contract, base: Case, target: int) -> Case:
+    """The dims of one axis, grown; the base if it has none, or is too large."""
     low, high = 0, 40
     while high - low > 1:
         middle = (low + high) // 2

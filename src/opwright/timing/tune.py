@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from opwright.contract.inputs.case import Size
 from opwright.machine import Machine, this_machine
-from opwright.results import BenchReport, Measurement
+from opwright.results import BenchReport
 from opwright.runtime.op import Op
-from opwright.runtime.tuned import Exported, read_exported, write_exported
-from opwright.sweep.executor import Executor, Here
+from opwright.runtime.tuning.tuned import Exported, read_exported, write_exported
+from opwright.sweep.events import QUIET, Events
+from opwright.sweep.executor import Executor, LocalExecutor
 from opwright.sweep.journal import Journal
 from opwright.sweep.versions import versions_of
 from opwright.timing.request import Request
-from opwright.timing.run import load_operators, measure, measure_in_units, store_or_say, stored_tables
+from opwright.timing.run import load_operators, measure, measure_in_items, store_or_say, stored_tables
 
 __all__ = ["tune"]
 
@@ -31,9 +32,7 @@ def tune(
     export: Path | str | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
-    on_resume: Callable[[str], None] | None = None,
-    progress: Callable[[str], None] | None = None,
-    on_measurement: Callable[[Measurement], None] | None = None,
+    events: Events = QUIET,
 ) -> BenchReport:
     """Measure the kernels of operators at several sizes, and let calls choose the fastest from now on.
 
@@ -42,11 +41,11 @@ def tune(
     table. Only correct kernels are compared, and SAME changes nothing.
 
     Args:
-        targets, device, sizes, dtypes, quick, iters, progress, on_measurement: as for ``ow.bench``. Without sizes,
-            the operator's own or about eight, from launch-bound to larger than the cache.
+        targets, device, sizes, dtypes, quick, iters, events: as for ``ow.bench``. Without sizes, the operator's own or
+            about eight, from launch-bound to larger than the cache.
         clear: remove the tuning, and measure nothing.
         export: also add the tables to this file, which can be committed; ``op.use_tuning`` takes it.
-        executor, resume, on_resume: as for ``ow.bench``. On a cluster, each operator is measured on every type of GPU;
+        executor, resume: as for ``ow.bench``. On a cluster, each operator is measured on every type of GPU;
             the tables are stored where they were measured, and here.
 
     Returns:
@@ -61,7 +60,6 @@ def tune(
         for operator in operators:
             store_or_say(operator.clear_tuning)
         return BenchReport(this_machine().to_json(), ())
-    quiet: Callable[[object], None] = lambda what: None  # noqa: E731
     request = Request(
         operators,
         device=device,
@@ -71,8 +69,8 @@ def tune(
         baselines=(),
         quick=quick,
         iters=iters,
-        progress=progress or quiet,
-        on_measurement=on_measurement or quiet,
+        progress=events.step,
+        on_measurement=events.finished,
         caches=("warm",),
         sweep=True,
     )
@@ -81,7 +79,7 @@ def tune(
     if executor is None and resume is None:
         report = measure(request)
     else:
-        report = measure_in_units(request, executor or Here(), resume, on_resume, store=True)
+        report = measure_in_items(request, executor or LocalExecutor(), resume, events.resumed, store=True)
     report = stored_tables(operators, report)  # also those that other machines have measured
     if export is not None:
         write_exported(

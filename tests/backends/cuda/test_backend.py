@@ -47,7 +47,7 @@ WITH_GPU = dataclasses.replace(this_machine(), gpus=(Gpu("a GPU", (9, 0), 80 << 
 
 def scale(namespace: str) -> ow.Op:
     @ow.op(f"{namespace}::scale")
-    def scale(x: Float[Tensor, "n"], a: float = 1.0) -> Float[Tensor, "n"]:
+    def scale(x: Float[Tensor, " n"], a: float = 1.0) -> Float[Tensor, " n"]:
         return x * a
 
     return scale

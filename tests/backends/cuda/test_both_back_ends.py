@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import kernelsim
 import opwright as ow
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.cuda.nvrtc import available
 from opwright.errors import CompileError, SimulatorError
 from opwright.results import Refused
+from tests.sampled import quick
 
 needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
 
@@ -178,17 +180,18 @@ def module(name: str) -> CudaModule:
     return ow.cuda_module(f"{includes}\n__global__ void k(float* out) {{ {statement} }}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(NAMES, every=4))
 def test_the_simulator_takes_it(name: str) -> None:
     out = torch.zeros(1)
-    with ow.simulator_options(checked=False):
+    with kernelsim.options(checked=False):
         module(name)["k"][1, 1](out)
     assert math.isclose(out.item(), NAMES[name][2])
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(NAMES, every=4))
 def test_nvrtc_takes_it(name: str) -> None:
     assert [entry.name for entry in module(name).compile("sm_90").entries] == ["k"]
 
@@ -202,6 +205,7 @@ def with_marks(tmp_path: Path) -> CudaModule:
     return ow.cuda_module(file)
 
 
+@pytest.mark.slow
 def test_byte_order_marks(with_marks: CudaModule) -> None:
     x = torch.ones(1)
     with_marks["k"][1, 1](x)
@@ -264,6 +268,7 @@ def test_the_end_of_nvrtcs_process_is_an_error(monkeypatch: pytest.MonkeyPatch, 
         ow.cuda_module("__global__ void k(int* x) { x[0] = 123; }").compile("sm_90")
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 @pytest.mark.parametrize(("cpp", "dtype"), [("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)])
 def test_eight_bit_floats_round_as_torch_does(cpp: str, dtype: torch.dtype) -> None:
@@ -283,7 +288,7 @@ def test_eight_bit_floats_round_as_torch_does(cpp: str, dtype: torch.dtype) -> N
     exact = codes.float()[codes.float().isfinite()].sort().values
     x = torch.cat([exact, (exact[1:] + exact[:-1]) / 2, torch.randn(4000) * 10])  # values, ties and others
     got = torch.empty(x.numel(), dtype=dtype)
-    with ow.simulator_options(checked=False):
+    with kernelsim.options(checked=False):
         kernels["encode"][ow.cdiv(x.numel(), 256), 256](x, got, x.numel())
     assert torch.equal(got.view(torch.uint8), x.to(dtype).view(torch.uint8))
 
@@ -296,6 +301,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 @pytest.mark.parametrize("name", SMALL)
 def test_smaller_floats_round_to_the_nearest_even_and_saturate(name: str) -> None:

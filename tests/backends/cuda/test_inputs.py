@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelsim.cuda_sim import compilation
+from kernelsim.cuda_sim.kernel import SimulatedKernel
+from kernelsim.text.source import CudaSource
 from opwright.backends import get_backend
 from opwright.backends.build_tools import BuildTools, build_tools
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch
 from opwright.backends.cuda import nvrtc
-from opwright.backends.cuda.simulator import compilation
-from opwright.backends.cuda.simulator import kernel as simulator
-from opwright.backends.cuda.source import CudaSource
+from opwright.backends.simulation import host
 from opwright.cache import ArtifactCache
 from opwright.machine import this_machine
 from tests.backends.cuda.test_backend import HOST, scale
+from tests.sampled import quick
 
 KERNEL = "__global__ void k(int* x) { *x = 1000 + VALUE; }\n"
 INCLUDE, ANGLED = '#include "value.h"\n' + KERNEL, "#include <value.h>\n" + KERNEL
@@ -68,8 +70,8 @@ def by_nvrtc(source: CudaSource, tools: Tools) -> int:
 
 def by_simulator(source: CudaSource, tools: Tools) -> int:
     x = torch.zeros(1, dtype=torch.int32)
-    artifact = compilation.compile_kernel(source, "k", tools.make(), checked=False)
-    simulator.load(artifact).launch((1, 1, 1), (1, 1, 1), 0, [x])
+    artifact = compilation.compile_kernel(source, "k", host(tools.make()), checked=False)
+    SimulatedKernel(artifact, host(tools.make())).launch((1, 1, 1), (1, 1, 1), 0, [x])
     return int(x) - 1000
 
 
@@ -95,7 +97,7 @@ def assert_that_builds_follow(way: str, folder: Path, value: Callable[[CudaSourc
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", quick(WAYS, 0, 3, 6, 7, 8, 9, 10))
 def test_nvrtc_compiles_anew(way: str, tmp_path: Path) -> None:
     assert_that_builds_follow(way, tmp_path, by_nvrtc)
 
@@ -154,6 +156,7 @@ def test_nvcc_builds_anew(tmp_path: Path, namespace: str, monkeypatch: pytest.Mo
     assert len(messages) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="nvcc has no gcc to start")
 def test_nvcc_lists_what_it_reads_for_several_architectures_at_a_time(

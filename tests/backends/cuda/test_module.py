@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import pickle
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 import opwright as ow
-from opwright.errors import KernelError, LaunchError
+from opwright.backends import simulation, under_check
+from opwright.backends.compiler import run_compiler
+from opwright.errors import CompileError, KernelError, LaunchError
 
 SOURCE = """
 struct Pair { int a; double b; };
@@ -49,6 +52,7 @@ def kernels() -> ow.CudaModule:
     return ow.cuda_module(SOURCE, instances=["fill<float>", "fill<int>", "fill<double>"])
 
 
+@pytest.mark.slow
 def test_a_file_is_found_beside_its_caller_and_text_is_taken_as_it_is(tmp_path: Path, run_python):
     (tmp_path / "k.cu").write_text("__global__ void k() {}")
     run_python(
@@ -73,7 +77,10 @@ def test_a_file_is_found_beside_its_caller_and_text_is_taken_as_it_is(tmp_path: 
         (lambda m: m["scale"][1, 2, 3, 4, 5], "is not a launch configuration"),
         (lambda m: m["scale"][1, 2, 0, (1, 0)], "a cluster of (1, 0, 1) has 0 blocks\n  → a cluster has 1 to 8 blocks"),
         (lambda m: m["scale"][32, 2, 0, 32], "a cluster of (32, 1, 1) has 32 blocks"),
-        (lambda m: m["scale"][(4, 3), 2, 0, (2, 2)], "a grid of (4, 3, 1) blocks is no whole number of clusters"),
+        (
+            lambda m: m["scale"][(4, 3), 2, 0, (2, 2)],
+            "must be a whole number of clusters of (2, 2, 1) blocks",
+        ),
         (lambda m: m["scale"][4, 2, 0, "2"], "the cluster is '2'"),
         (lambda m: m["scale"][1, 1025], "a block of (1025, 1, 1) has 1025 threads"),
         (lambda m: m["scale"][1, (1, 1, 65)], "at most (1024, 1024, 64) in each direction"),
@@ -189,10 +196,10 @@ def test_an_empty_grid_launches_nothing_in_the_simulator():
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        (lambda x: (x, x, 1.0), "takes 4 arguments, but 3 were passed"),
+        (lambda x: (x, x, 1.0), "takes 4 arguments, got 3"),
         (lambda x: (x.double(), x, 1.0, 10), "got float64 elements"),
         (lambda x: (x, x.cpu(), 1.0, 10), "got a tensor on cpu"),
-        (lambda x: (x, x, 1.0, 2**31), "accepts -2147483648 to 2147483647"),
+        (lambda x: (x, x, 1.0, 2**31), "must be between -2147483648 and 2147483647"),
         (lambda x: (x, x, x[0], 10), "value.item()"),
     ],
 )
@@ -342,3 +349,25 @@ def test_a_thread_that_has_not_used_cuda_can_launch(before):
     torch.cuda.synchronize()
     assert not failed
     assert x.tolist() == [7.0] * 32
+
+
+@pytest.mark.compiler
+def test_what_does_not_compile_is_compiled_once_in_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ow.cuda_module("__global__ void k(float* x) { x[0] = of_no_such_name; }")
+    commands = []
+
+    def run(command: Sequence[str], *arguments: object, **options: object) -> str:
+        commands.append(command)
+        return run_compiler(command, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(simulation, "run_compiler", run)
+    counts = []
+    with under_check():
+        for _ in range(3):
+            with pytest.raises(CompileError, match="of_no_such_name"):
+                module["k"][1, 32](torch.zeros(1))
+            counts.append(len(commands))
+    assert 0 < counts[0] == counts[1] == counts[2]
+    with pytest.raises(CompileError, match="of_no_such_name"):
+        module["k"][1, 32](torch.zeros(1))
+    assert len(commands) > counts[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import kernelsim
 import opwright as ow
-from opwright.backends.cuda.text.parsing import qualified_names
+from kernelsim.text.parsed_source import parsed
 from opwright.errors import KernelError, SimulatorError
 
 SPACES = """
@@ -29,15 +30,16 @@ def test_a_namespace_may_be_left_out_where_one_kernel_has_the_name() -> None:
     assert kernels["two::twice"].name == "two::twice"
     with pytest.raises(KernelError, match=r"'twice' is ambiguous.*\n.*one::twice, two::twice"):
         kernels["twice"]
-    assert qualified_names(SPACES, "twice") == ("one::twice", "two::twice")
+    assert parsed(SPACES).qualified_names("twice") == ("one::twice", "two::twice")
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_the_simulator_runs_them() -> None:
     kernels = ow.cuda_module(SPACES)
     for name, value in {"fill": 1, "times<float, 3>": 3, "hidden": 3, "two::twice": 5, "times<float>": 2}.items():
         out = torch.zeros(1)
-        with ow.simulator_options(checked=False):
+        with kernelsim.options(checked=False):
             kernels[name][1, 1](out)
         assert out.item() == value, name
 

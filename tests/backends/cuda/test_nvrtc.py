@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelsim.text.source import CudaSource
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda import nvrtc
-from opwright.backends.cuda.source import CudaSource
 from opwright.backends.gpu.device_code import DeviceCode
 from opwright.errors import CompileError, KernelRefusedError
 from opwright.results import Accepted

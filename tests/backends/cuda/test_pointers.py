@@ -7,6 +7,7 @@ import ctypes
 import pytest
 import torch
 
+import kernelsim
 import opwright as ow
 from opwright.errors import LaunchError, SimulatorError
 
@@ -31,7 +32,7 @@ def test_zero_and_none_are_null_pointers() -> None:
     assert y.item() == 2
     with pytest.raises(SimulatorError, match="a null pointer"):
         kernels["optional"][1, 1](0, x, y)
-    with pytest.raises(LaunchError, match="takes a tensor, but int 8 was passed"):
+    with pytest.raises(LaunchError, match="must be a tensor, got int 8"):
         kernels["optional"][1, 1](x, 8, y)
 
 
@@ -39,7 +40,7 @@ def test_a_pointer_to_pointers_takes_a_list_of_tensors_whose_accesses_are_checke
     kernels, parts, out = ow.cuda_module(SUMS), [torch.ones(4), torch.full((4,), 2.0)], torch.zeros(4)
     kernels["total"][1, 1](parts, [out], 2, 4)
     assert out.tolist() == [3] * 4
-    with pytest.raises(SimulatorError, match=r"out-of-bounds: reads 4 bytes at just past the end of argument 1"):
+    with pytest.raises(SimulatorError, match=r"out-of-bounds: reads 4 bytes at just past the end of argument 'parts'"):
         kernels["total"][1, 1](parts, [torch.zeros(8)], 2, 5)
     with pytest.raises(SimulatorError, match="out-of-bounds: reads 8 bytes"):
         kernels["total"][1, 1](parts, [out], 3, 4)
@@ -54,7 +55,7 @@ def test_addresses_in_structures_are_declared() -> None:
     kernels, x, y = ow.cuda_module(SUMS), torch.ones(4), torch.zeros(1)
     with pytest.raises(SimulatorError, match="out-of-bounds"):
         kernels["through"][1, 1](View(x.data_ptr(), 4), y)
-    with ow.simulator_options(reachable=[x]):
+    with kernelsim.options(reachable=[x]):
         y.zero_()
         kernels["through"][1, 1](View(x.data_ptr(), 4), y)
         assert y.item() == 4
@@ -76,16 +77,48 @@ torch::Tensor scaled(torch::Tensor x) { return x; }
 """
 
 
+@pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize(("cpp", "dtype"), [("float", torch.float32), ("c10::Half", torch.float16)])
-def test_packed_accessors_take_tensors(cpp: str, dtype: torch.dtype) -> None:
+def test_packed_accessors_take_tensors(cpp: str, dtype: torch.dtype, bits: int) -> None:
     x, y = torch.randn(3, 8).to(dtype)[:, ::2], torch.zeros(4, 3, dtype=dtype).T
-    kernel = ow.cuda_module(ACCESSORS)[f"scale<{cpp}>"]
+    kernel = ow.cuda_module(ACCESSORS.replace("Accessor32", f"Accessor{bits}"))[f"scale<{cpp}>"]
     kernel[1, 32](x, y)
     torch.testing.assert_close(y, x * 2 + 1)
     with pytest.raises(LaunchError, match="takes a tensor of 2 dims, but one of 1 came"):
         kernel[1, 32](x[0], y)
     with pytest.raises(LaunchError, match="got float64 elements"):
         kernel[1, 32](x.double(), y)
+
+
+HALVES = """
+#include <ATen/ATen.h>
+__global__ void add(const int4* x, int4* copy, c10::Half* out, at::Half a, c10::BFloat16 b) {
+  copy[threadIdx.x] = x[threadIdx.x];
+  const c10::Half* halves = (const c10::Half*)(x + threadIdx.x);
+  for (int i = 0; i < 8; i++) out[8 * threadIdx.x + i] = float(halves[i]) + float(a) * float(b);
+}
+"""
+
+
+@pytest.mark.compiler
+def test_halves_of_torch_are_numbers_and_vectors_of_integers_take_any_dtype() -> None:
+    x, copy, out = torch.randn(16).half(), torch.zeros(16).half(), torch.zeros(16).half()
+    kernel = ow.cuda_module(HALVES)["add"]
+    kernel[1, 2](x, copy, out, 0.5, 3)
+    assert torch.equal(copy, x)
+    assert torch.equal(out, (x.float() + 1.5).half())
+    with pytest.raises(LaunchError, match=r"argument 4, `c10::Half`, must be a float, got str"):
+        kernel[1, 2](x, copy, out, "0.5", 3)
+    with pytest.raises(LaunchError, match="multiple of 16 bytes"):
+        kernel[1, 1](x[1:9], copy, out, 0.5, 3)
+
+
+def test_a_stride_that_a_packed_accessor_cannot_hold_is_refused() -> None:
+    x, y = torch.zeros(1).as_strided((1, 4), (1 << 31, 0)), torch.zeros(1, 4)
+    with pytest.raises(LaunchError, match=r"(?s)strides of 32 bits.*declare it as PackedTensorAccessor64"):
+        ow.cuda_module(ACCESSORS)["scale<float>"][1, 32](x, y)
+    ow.cuda_module(ACCESSORS.replace("Accessor32", "Accessor64"))["scale<float>"][1, 32](x, y)
+    assert torch.equal(y, torch.ones(1, 4))
 
 
 INFO = """
@@ -117,14 +150,14 @@ def info_of(x: torch.Tensor) -> Info:
 def test_a_strided_tensor_as_torchs_tensor_info() -> None:
     x = torch.arange(24.0).view(2, 3, 4).transpose(0, 2)
     out = torch.zeros(24)
-    with ow.simulator_options(reachable=[x]):
+    with kernelsim.options(reachable=[x]):
         ow.cuda_module(INFO)["gather"][1, 32](info_of(x), out, 24)
     assert torch.equal(out, x.flatten())
 
 
 def test_an_element_past_a_tensor_info_is_reported() -> None:
     x = torch.arange(24.0)
-    with ow.simulator_options(reachable=[x]), pytest.raises(SimulatorError, match="out-of-bounds: reads 4 bytes"):
+    with kernelsim.options(reachable=[x]), pytest.raises(SimulatorError, match="out-of-bounds: reads 4 bytes"):
         ow.cuda_module(INFO)["gather"][1, 32](info_of(x), torch.zeros(32), 32)
 
 

@@ -7,6 +7,7 @@ import ctypes
 import pytest
 import torch
 
+import kernelsim
 import opwright as ow
 from opwright.errors import KernelError, LaunchError
 
@@ -34,7 +35,7 @@ def kernels() -> ow.CudaModule:
 
 def run(kernels: ow.CudaModule, device: str, *, checked: bool = True) -> torch.Tensor:
     x, y = torch.ones(8, device=device), torch.zeros(8, device=device)
-    with ow.simulator_options(checked=checked):
+    with kernelsim.options(checked=checked):
         kernels["scale"][1, 32](x, y, 8)
     return y.cpu()
 
@@ -42,7 +43,7 @@ def run(kernels: ow.CudaModule, device: str, *, checked: bool = True) -> torch.T
 @pytest.mark.compiler
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_kernel_uses_what_python_sets(kernels: ow.CudaModule, checked: bool) -> None:
-    with ow.simulator_options(checked=checked):
+    with kernelsim.options(checked=checked):
         kernels.variable("table", "cpu").set([1, 2, 3, 4])
         assert run(kernels, "cpu", checked=checked).tolist() == [4, 5, 6, 7] * 2
         kernels.variable("offset", "cpu").set(10)
@@ -84,11 +85,11 @@ def test_a_wrong_name_dtype_or_size_is_an_error(kernels: ow.CudaModule) -> None:
     table = kernels.variable("table", "cpu")
     with pytest.raises(LaunchError, match=r"`float table` was given float64 elements.*\n.*torch.float32"):
         table.set(torch.zeros(4, dtype=torch.float64))
-    with pytest.raises(LaunchError, match=r"has 16 bytes \(4 float32 elements\), but 12 were given"):
+    with pytest.raises(LaunchError, match=r"must have 16 bytes \(4 float32 elements\), got 12"):
         table.set([1, 2, 3])
     with pytest.raises(LaunchError, match=r"`Pair pair` was given int 3, and the type of its elements is not known"):
         kernels.variable("pair", "cpu").set(3)
-    with pytest.raises(LaunchError, match=r"has 8 bytes, but 4 were given"):
+    with pytest.raises(LaunchError, match=r"must have 8 bytes, got 4"):
         kernels.variable("pair", "cpu").set(b"1234")
 
 
@@ -101,7 +102,7 @@ def test_a_gpu_uses_what_python_sets(kernels: ow.CudaModule) -> None:
     kernels.variable("table").set(torch.tensor([0.5, 0, 0, 0], device="cuda"))
     assert run(kernels, "cuda").tolist() == [3.5, 3, 3, 3] * 2
     assert kernels.variable("table").get().tolist() == [0.5, 0, 0, 0]
-    with pytest.raises(LaunchError, match="12 were given"):
+    with pytest.raises(LaunchError, match="got 12"):
         kernels.variable("table").set([1, 2, 3])
     with pytest.raises(KernelError, match="'tabel'"):
         kernels.variable("tabel")

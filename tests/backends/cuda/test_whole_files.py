@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.backends.c_text import blank_out
+from kernelsim.text.parsed_source import parsed
 from opwright.backends.cuda.nvrtc import available
-from opwright.backends.cuda.text.device_text import device_text
-from opwright.backends.cuda.text.parsing import declarations
 from opwright.errors import CompileError, SimulatorError
 from opwright.results import Accepted, Refused
+from tests.kernelsim.loading import device_text
 
 WHOLE = """
 #include <algorithm>
@@ -78,7 +77,7 @@ def test_host_code_is_left_out_and_every_line_keeps_its_place() -> None:
     text = device_text(WHOLE)
     assert len(text) == len(WHOLE)
     assert [len(line) for line in text.split("\n")] == [len(line) for line in WHOLE.split("\n")]
-    code = blank_out(text)
+    code = parsed(text).code
     gone = (
         "torch",
         "std::vector",
@@ -124,7 +123,7 @@ def test_device_code_that_looks_like_host_code_stays() -> None:
     ],
 )
 def test_device_variables(text: str, variables: tuple[str, ...]) -> None:
-    assert declarations(text).variables == variables
+    assert tuple(v.name for v in parsed(text).variables.values() if v.is_writable) == variables
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ def test_device_variables(text: str, variables: tuple[str, ...]) -> None:
     ],
 )
 def test_kernels(text: str, kernels: tuple[str, ...]) -> None:
-    assert declarations(text).kernels == kernels
+    assert parsed(text).kernels == kernels
 
 
 @pytest.mark.compiler

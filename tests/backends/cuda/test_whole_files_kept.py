@@ -7,9 +7,9 @@ import torch
 
 import opwright as ow
 from opwright.backends.cuda.nvrtc import available
-from opwright.backends.cuda.text.device_text import device_text
 from opwright.errors import CompileError
 from opwright.results import Accepted
+from tests.kernelsim.loading import device_text
 
 # A function for the host that no kernel names: with it, the text is cut.
 HOST = "int unused_host(int a) { return a + 1; }\n"

@@ -82,7 +82,7 @@ def test_a_struct_goes_by_value():
     assert word(PAIR, Pair(3, 0.5)) == bytes(Pair(3, 0.5))
     record = np.array([(3, 0.5)], dtype=np.dtype([("a", np.int32), ("b", np.float64)], align=True))[0]
     assert word(PAIR, record) == record.tobytes()
-    assert "16 bytes, but 4 were passed" in refused(PAIR, b"abcd")
+    assert "16 bytes, got 4" in refused(PAIR, b"abcd")
 
 
 def test_a_tensor_goes_by_its_address_with_its_offset():
@@ -94,16 +94,16 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
     ("parameter", "value", "output"),
     [
         (FLOATS, torch.ones(3, dtype=torch.float64), "got float64 elements\n  → pass float32"),
-        (FLOATS, 3, "takes a tensor, but int 3 was passed"),
+        (FLOATS, 3, "must be a tensor, got int 3"),
         (FLOATS, np.ones(3), "pass torch.from_numpy(array).cuda()"),
-        (INT, 2**31, "accepts -2147483648 to 2147483647, but 2147483648 was passed\n  → declare it wider"),
-        (SIZE, -1, "accepts 0 to 18446744073709551615, but -1 was passed"),
-        (INT, 1.0, "takes an int, but float 1.0 was passed"),
+        (INT, 2**31, "must be between -2147483648 and 2147483647, got 2147483648\n  → declare it wider"),
+        (SIZE, -1, "must be between 0 and 18446744073709551615, got -1"),
+        (INT, 1.0, "must be an int, got float 1.0"),
         (INT, torch.ones(3), "in another order"),
         (FLOAT, torch.ones(()), "value.item()"),
-        (FLOAT, "1", "takes a float, but str '1' was passed"),
-        (BOOL, 1, "takes a bool, but int 1 was passed"),
-        (PAIR, 3, "takes a ctypes.Structure of 16 bytes, but int 3 was passed"),
+        (FLOAT, "1", "must be a float, got str '1'"),
+        (BOOL, 1, "must be a bool, got int 1"),
+        (PAIR, 3, "must be a ctypes.Structure of 16 bytes, got int 3"),
     ],
 )
 def test_a_wrong_kind_is_refused_before_the_launch(parameter, value, output):
@@ -123,9 +123,7 @@ def test_a_tensor_of_another_device_is_refused():
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_wrong_number_of_arguments_is_refused_with_the_declaration(count):
-    with pytest.raises(
-        LaunchError, match=rf"takes 2 arguments, but {count} were passed\n.*kernel\(float const\*, int\)"
-    ):
+    with pytest.raises(LaunchError, match=rf"takes 2 arguments, got {count}\n.*kernel\(float const\*, int\)"):
         Packer("kernel", [FLOATS, INT]).pack([1] * count, HERE)
 
 

@@ -39,13 +39,15 @@ def test_a_symbol_is_read_as_cpp_and_a_c_name_stays():
     ("written", "dtypes", "alignment", "writes"),
     [
         ("float const*", (torch.float32,), 4, False),
-        ("float4*", (torch.float32,), 16, True),
         ("float3*", (torch.float32,), 4, True),
         ("float2*", (torch.float32, torch.complex64), 8, True),
-        ("double4*", (torch.float64,), 16, True),
+        ("float4*", (torch.float32, torch.complex64), 16, True),
+        ("double4*", (torch.float64, torch.complex128), 16, True),
         ("uint4 const*", (), 16, False),
         ("uchar4*", (), 4, True),
-        ("longlong2*", (torch.int64, torch.uint64), 16, True),
+        ("int4 const*", (), 16, False),
+        ("longlong2*", (), 16, True),
+        ("short3*", (), 2, True),
         ("__half2 const*", (torch.float16,), 4, False),
         ("__nv_bfloat16*", (torch.bfloat16,), 2, True),
         ("unsigned char*", (torch.uint8, torch.bool), 1, True),
@@ -61,9 +63,10 @@ def test_a_pointer_says_what_it_takes(written, dtypes, alignment, writes):
 
 def test_scalars_keep_the_size_that_the_binary_has():
     entry = EntryPoint("k", "k", (Parameter("unsigned", 4, ".u32"), Parameter("struct", 2, ".b8[2]")))
-    integer, half = typed_parameters(entry, ["int", "__half"])
-    assert (integer.kind, integer.size) == ("integer", 4)
-    assert (half.kind, half.size, half.dtypes) == ("floating", 2, (torch.float16,))
+    for name, dtype in {"__half": torch.float16, "c10::Half": torch.float16, "c10::BFloat16": torch.bfloat16}.items():
+        integer, half = typed_parameters(entry, ["int", name])
+        assert (integer.kind, integer.size) == ("integer", 4)
+        assert (half.kind, half.size, half.dtypes) == ("floating", 2, (dtype,))
 
 
 WITH_A_GRID = """

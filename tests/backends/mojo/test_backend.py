@@ -166,7 +166,7 @@ def test_an_option_that_makes_no_sense_is_refused_when_it_is_passed(options, mes
 
 def test_arguments_that_have_no_form_in_mojo_are_refused(namespace, write):
     @ow.op(f"{namespace}::total")
-    def total(xs: list[Float[Tensor, "n"]]) -> Float[Tensor, "n"]:
+    def total(xs: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
         """Their sum."""
         return torch.stack(xs).sum(0)
 
@@ -202,7 +202,7 @@ def test_modules_beside_a_source_are_found_with_what_they_import(write, tmp_path
 
 def test_a_dtype_that_mojo_lacks_keeps_the_kernel_out(namespace, write):
     @ow.op(f"{namespace}::scale")
-    def scale(x: Inexact[Tensor, "n"]) -> Inexact[Tensor, "n"]:
+    def scale(x: Inexact[Tensor, " n"]) -> Inexact[Tensor, " n"]:
         """Twice x."""
         return 2 * x
 
@@ -231,6 +231,7 @@ def test_one_source_serves_every_dtype(dtype, scale, write):
     assert scale.explain(x).chosen.kernel == "mojo"
 
 
+@pytest.mark.slow
 @pytest.mark.mojo
 def test_inputs_that_are_not_contiguous_are_made_so(scale, write):
     kernel = scale.mojo(write(SCALE))
@@ -262,6 +263,7 @@ def test_an_alignment_that_is_asked_for_is_kept_by_a_copy(scale, write):
         plain(x)
 
 
+@pytest.mark.slow
 @pytest.mark.mojo
 def test_a_call_like_an_earlier_one_uses_its_own_addresses_and_raises_as_the_first_one(scale, write):
     source = SCALE.replace("\n):", "\n) raises:").replace(
@@ -280,12 +282,13 @@ def test_a_call_like_an_earlier_one_uses_its_own_addresses_and_raises_as_the_fir
                 scale(later)
 
 
+@pytest.mark.slow
 @pytest.mark.mojo
 def test_numbers_lists_of_sizes_and_several_outputs_are_passed_in_order(namespace, write):
     @ow.op(f"{namespace}::several")
     def several(
-        x: Float[Tensor, "*b k"], times: int, i: Int64[Tensor, "k"], *, by: float = 1.5, negate: bool = False
-    ) -> tuple[Float[Tensor, "*b k"], Int64[Tensor, "k"]]:
+        x: Float[Tensor, "*b k"], times: int, i: Int64[Tensor, " k"], *, by: float = 1.5, negate: bool = False
+    ) -> tuple[Float[Tensor, "*b k"], Int64[Tensor, " k"]]:
         """Two outputs."""
         return (x * times + by) * (-1 if negate else 1), i + times
 
@@ -325,6 +328,7 @@ def test_parameters_may_follow_from_the_arguments(scale, write):
         wrong(torch.ones(3))
 
 
+@pytest.mark.slow
 @pytest.mark.mojo
 def test_a_size_that_disagrees_with_a_compile_time_parameter_is_refused(scale, write):
     source = SCALE.replace("factor: Int = 2", "n: Int").replace("factor", "2")
@@ -362,6 +366,7 @@ def test_an_argument_of_another_type_is_the_compilers_error_at_the_generated_cal
         scale.mojo(source)(torch.ones(3))
 
 
+@pytest.mark.slow
 @pytest.mark.mojo
 def test_a_failed_constraint_says_which(scale, write):
     source = write(SCALE.replace("    for i in", '    comptime assert factor > 2, "too small"\n    for i in', 1))
@@ -390,7 +395,7 @@ def test_an_edited_module_beside_the_source_is_compiled_anew(namespace, write):
         write(f"comptime FACTOR = {factor}\n", "factor_of.mojo")
 
         @ow.op(f"{namespace}{factor}::scale")
-        def scale(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        def scale(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
             """Twice x."""
             return 2 * x
 
@@ -409,6 +414,7 @@ def test_a_source_that_was_edited_after_a_call_is_compiled_anew_for_calls_unlike
     assert kernel(torch.ones(2)).tolist() == [2, 2]  # what was compiled for such calls stays loaded
 
 
+@pytest.mark.slow
 @pytest.mark.mojo
 def test_the_operator_stays_one_in_torch_compile_and_has_gradients(scale, write):
     scale.mojo(write(SCALE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_without_max_a_kernel_is_refused_with_the_command_that_brings_it(scale, write):
-    assert scale.max(write()).probe("cpu", dataclasses.replace(this_machine(), max=None)) == Refused(
+    assert scale.mojo(write(), abi="max").probe("cpu", dataclasses.replace(this_machine(), max=None)) == Refused(
         "MAX is not installed", "pip install 'opwright[max]'"
     )
 
@@ -58,30 +59,30 @@ def test_without_max_a_kernel_is_refused_with_the_command_that_brings_it(scale, 
 def test_an_output_that_was_left_out_is_said(scale, write):
     text = SCALE.replace("        output: OutputTensor[rank=1, ...],\n", "")
     with pytest.raises(SignatureMismatchError, match=r"scale takes \(x\), but .*passes \(output, x\); .*left out"):
-        scale.max(write(text))
+        scale.mojo(write(text), abi="max")
 
 
 def test_a_misspelt_parameter_is_named_with_those_that_there_are(scale, write):
     with pytest.raises(KernelError, match="scale has no compile-time parameter 'facter'") as caught:
-        scale.max(write(), params={"facter": 3})
+        scale.mojo(write(), params={"facter": 3}, abi="max")
     assert caught.value.fix == "it has ['factor']"
 
 
 def test_a_parameter_without_a_default_has_to_be_given(scale, write):
     with pytest.raises(KernelError, match="the compile-time parameter 'factor' of scale is not given"):
-        scale.max(write(SCALE.replace("factor: Int = 2", "factor: Int")))
+        scale.mojo(write(SCALE.replace("factor: Int = 2", "factor: Int")), abi="max")
 
 
 def test_a_name_that_is_not_registered_is_named_with_those_that_are(scale, write):
     with pytest.raises(KernelError, match=r"registers no operator 'skale'") as caught:
-        scale.max(write(), entry="skale")
+        scale.mojo(write(), entry="skale", abi="max")
     assert "['scale']" in str(caught.value)
 
 
 def test_a_file_outside_a_package_is_refused(scale, tmp_path):
     (tmp_path / "scale.mojo").write_text(SCALE)
     with pytest.raises(KernelError, match="is not in a Mojo package"):
-        scale.max(tmp_path / "scale.mojo")
+        scale.mojo(tmp_path / "scale.mojo", abi="max")
 
 
 def test_numbers_and_nameless_dims_are_refused_where_max_cannot_take_them(namespace, write):
@@ -96,15 +97,15 @@ def test_numbers_and_nameless_dims_are_refused_where_max_cannot_take_them(namesp
         return 2 * x
 
     with pytest.raises(KernelError, match="MAX takes tensors only, and 'by' is not one"):
-        scale.max(write())
+        scale.mojo(write(), abi="max")
     with pytest.raises(KernelError, match=r"symbolic=True needs dims with a name .* \*n has neither"):
-        any_rank.max(write(), entry="scale", symbolic=True)
+        any_rank.mojo(write(), entry="scale", symbolic=True, abi="max")
 
 
 @pytest.mark.max
 @pytest.mark.slow
 def test_max_compiles_once_for_all_sizes_and_takes_what_its_own_operator_refuses(scale, write):
-    kernel = scale.max(write(), symbolic=True, params={"factor": 3}, name="thrice")
+    kernel = scale.mojo(write(), symbolic=True, params={"factor": 3}, name="thrice", abi="max")
     x = torch.randn(20, requires_grad=True)
     assert torch.equal(kernel(x.detach()), 3 * x.detach())
     for other in (x.detach()[::2], torch.randn(7), torch.randn(0)):
@@ -118,10 +119,13 @@ def test_max_compiles_once_for_all_sizes_and_takes_what_its_own_operator_refuses
         kernel(torch.ones(3, 3))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.max
 @pytest.mark.slow
 def test_a_size_that_disagrees_with_a_compile_time_parameter_is_refused(scale, write):
-    kernel = scale.max(write(SCALE.replace("factor: Int = 2", "n: Int").replace("](factor)", "](2)")), params={"n": 4})
+    kernel = scale.mojo(
+        write(SCALE.replace("factor: Int = 2", "n: Int").replace("](factor)", "](2)")), params={"n": 4}, abi="max"
+    )
     assert kernel(torch.ones(4)).tolist() == [2, 2, 2, 2]
     with pytest.raises(KernelRefusedError, match=r"it is compiled for n = 4, but 'x' has n = 5"):
         kernel(torch.ones(5))
@@ -130,7 +134,7 @@ def test_a_size_that_disagrees_with_a_compile_time_parameter_is_refused(scale, w
 @pytest.mark.max
 @pytest.mark.slow
 def test_a_source_that_does_not_compile_is_one_error_with_the_compilers_lines(scale, write):
-    kernel = scale.max(write(SCALE.replace("](factor)", "](unknown_name)")))
+    kernel = scale.mojo(write(SCALE.replace("](factor)", "](unknown_name)")), abi="max")
     with pytest.raises(
         CompileError, match=r"(?s)MAX does not compile scale.mojo.*scale.mojo:13:\d+: error: .*unknown_name"
     ):
@@ -156,7 +160,7 @@ def test_maxs_own_operator_runs_on_a_gpu(namespace):
     def conv1d(x: Float[Tensor, "15"], k: Float[Tensor, "4"]) -> Float[Tensor, "15"]:
         return torch.nn.functional.conv1d(torch.nn.functional.pad(x, (0, 4))[None, None], k[None, None])[0, 0, :15]
 
-    kernel = conv1d.max(max_source(), entry="conv1d", params={"n": 15, "m": 4}, devices=["cuda"])
+    kernel = conv1d.mojo(max_source(), entry="conv1d", params={"n": 15, "m": 4}, devices=["cuda"], abi="max")
     assert kernel(torch.arange(15.0, device="cuda"), torch.arange(4.0, device="cuda")).tolist() == EXPECTED
 
 
@@ -169,8 +173,8 @@ def test_a_max_graph_runs_on_a_gpu_on_torchs_stream(namespace):
         padded = torch.nn.functional.pad(x, (0, k.shape[0]))
         return torch.nn.functional.conv1d(padded[None, None], k[None, None])[0, 0, : x.shape[0]]
 
-    kernel = conv1d.max(
-        max_source(), entry="conv1d", name="max", symbolic=True, dtypes=[torch.float32], devices=["cuda"]
+    kernel = conv1d.mojo(
+        max_source(), entry="conv1d", name="max", symbolic=True, dtypes=[torch.float32], devices=["cuda"], abi="max"
     )
     assert kernel(torch.arange(15.0, device="cuda"), torch.arange(4.0, device="cuda")).tolist() == EXPECTED
     for n, m in ((1, 1), (4099, 7), (1_000_003, 4)):
@@ -186,3 +190,23 @@ def test_a_max_graph_runs_on_a_gpu_on_torchs_stream(namespace):
         conv1d(x, torch.ones(1, device="cuda")).sum().backward()
     assert x.grad is not None
     assert x.grad.eq(1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"abi": "max", "grid": 4}, "grid must be left out with abi='max'"),
+        ({"abi": "max", "alignment": 16}, "alignment must be left out with abi='max'"),
+        ({"abi": "gpu"}, "abi must be 'mojo' or 'max', got 'gpu'"),
+        ({"symbolic": True}, "symbolic=True must be used with abi='max'"),
+    ],
+)
+def test_options_of_the_other_abi_are_refused(options, message, namespace, tmp_path):
+    (tmp_path / "scale.mojo").write_text("")
+    operator = ow.op(f"{namespace}::scale")(scale)
+    with pytest.raises(ow.errors.KernelError, match=re.escape(message)):
+        operator.mojo(tmp_path / "scale.mojo", **options)
+
+
+def scale(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return x * 2

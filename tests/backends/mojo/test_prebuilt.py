@@ -13,12 +13,14 @@ import torch
 from opwright.backends.build_tools import build_tools
 from opwright.backends.gpu.device_code import entries_in_ptx
 from opwright.backends.mojo import prebuilt
-from opwright.backends.mojo.backend import MojoBackend, prebuild
-from opwright.backends.mojo.call import Target
+from opwright.backends.mojo.backend import MojoBackend
+from opwright.backends.mojo.call import BuildTarget
 from opwright.backends.mojo.prebuilt import Recipe
 from opwright.errors import KernelError, KernelRefusedError
 from opwright.machine import Compiler, Gpu, Machine, this_machine
 from opwright.results import Accepted, Refused
+from opwright.runtime.kernel import hooks_of
+from opwright.target import Target
 from tests.backends.mojo.mojo_sources import GPU, GPU_SCALE
 
 
@@ -79,7 +81,7 @@ def test_ptx_of_a_source_that_was_edited_after_a_call_is_refused(scale, source):
     kernel = scale.mojo(source, prebuilt="ptx", **GPU)
     without = dataclasses.replace(build_tools(), machine=machine())
     made = MojoBackend().compile(kernel.spec, kernel.contract, without).payload
-    target = Target("sm_90", (torch.float32, torch.float32))
+    target = BuildTarget("sm_90", (torch.float32, torch.float32))
     unit = made.unit({"dtype": "DType.float32"}, target)
     manifest = prebuilt.manifest_of(source, "scale", "ptx")
     prebuilt.write(manifest, [(Recipe({"dtype": "DType.float32"}, "sm_90"), unit, "PTX")], "Mojo 1")
@@ -99,7 +101,7 @@ def test_a_list_of_ptx_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.slow  # compiles Mojo
 def test_prebuilt_ptx_is_found_by_its_source_and_architecture(scale, source):
     kernel = scale.mojo(source, prebuilt="ptx", dtypes=[torch.float32], **GPU)
-    files = prebuild(kernel.spec, kernel.contract, build_tools(), ["sm_80"], [(torch.ones(3),)])
+    files = MojoBackend().prebuild(kernel.spec, kernel.contract, build_tools(), ["sm_80"], [(torch.ones(3),)])
     assert [f.name for f in files] == [f"{source.stem}.scale.json", f"{source.stem}.scale.float32.sm_80.ptx"]
     (entry,) = entries_in_ptx(files[1].read_text())
     assert (entry.symbol, len(entry.parameters)) == ("opwright_entry", 4)
@@ -113,7 +115,7 @@ def test_prebuilt_ptx_is_found_by_its_source_and_architecture(scale, source):
 
 def _unit(kernel, arch):
     made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
-    return made.unit({"dtype": "DType.float32"}, Target(arch, (torch.float32, torch.float32)))
+    return made.unit({"dtype": "DType.float32"}, BuildTarget(arch, (torch.float32, torch.float32)))
 
 
 def test_without_mojo_only_the_dtypes_of_the_ptx_are_taken(scale, source, tmp_path, monkeypatch):
@@ -128,9 +130,10 @@ def test_without_mojo_only_the_dtypes_of_the_ptx_are_taken(scale, source, tmp_pa
     kernel = scale.mojo(source, prebuilt="ptx", **GPU)
     spec, backend = kernel.spec, MojoBackend()
     assert set(backend.dtypes_here(spec, "cuda", machine())) == {torch.float32, torch.float64}
-    assert "holds no PTX of scale for it" in backend.unchecked_dtypes(spec, "cuda", machine())[torch.float16]
+    hooks = hooks_of(kernel, Target("cuda"))
+    assert "holds no PTX of scale for it" in hooks.unchecked_dtypes(machine())[torch.float16]
     assert torch.float16 in backend.dtypes_here(spec, "cuda", this_machine_with_mojo())
-    assert not backend.unchecked_dtypes(spec, "cuda", this_machine_with_mojo())
+    assert not hooks.unchecked_dtypes(this_machine_with_mojo())
     list_ptx({"dtype": "DType.float32", "width": "3"})  # not distinguished from width=4 by the dtype
     assert torch.float16 in backend.dtypes_here(spec, "cuda", machine())
 

@@ -45,8 +45,8 @@ TORCH_LIBRARY_IMPL(shifting, CPU, m) { m.impl("shifted", &shifting::shifted); }
 
 
 def shifted(
-    x: Float[Tensor, "k"], n: int, a: float, up: bool, dims: list[int], other: Float[Tensor, "k"] | None = None
-) -> tuple[Float[Tensor, "k"], Float[Tensor, ""]]:
+    x: Float[Tensor, " k"], n: int, a: float, up: bool, dims: list[int], other: Float[Tensor, " k"] | None = None
+) -> tuple[Float[Tensor, " k"], Float[Tensor, ""]]:
     y = x * a + (n if up else -n) + (0 if other is None else other)
     return y, y.sum(0)
 
@@ -104,12 +104,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("doubled", &doubled); }
 @pytest.mark.slow  # nvcc reads ATen's headers: a minute on two cores
 @pytest.mark.nvcc
 @pytest.mark.skipif(not (LIBRARIES / "libtorch_cuda.so").is_file(), reason="torch was built without CUDA")
+@pytest.mark.exhaustive  # the one in C++ runs
 def test_a_published_cuda_extension_builds_unchanged(tmp_path: Path) -> None:
     (tmp_path / "doubled.cu").write_text(CUDA_EXTENSION)
     name = f"aten_{uuid.uuid4().hex[:8]}"
 
     @ow.op(f"{name}::doubled")
-    def doubled(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    def doubled(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
         return 2 * x
 
     kernel = doubled.cuda(tmp_path / "doubled.cu", abi="aten", options=["-gencode=arch=compute_90,code=sm_90"])
@@ -191,7 +192,7 @@ def test_functions_of_torchs_frontend_are_found(tmp_path: Path) -> None:
     (tmp_path / "filled.cpp").write_text(FRONTEND)
 
     @ow.op(f"aten_{uuid.uuid4().hex[:8]}::filled")
-    def filled(x: Float32[Tensor, "n"], value: float) -> Float32[Tensor, "n"]:
+    def filled(x: Float32[Tensor, " n"], value: float) -> Float32[Tensor, " n"]:
         return torch.full_like(x, value).sigmoid()
 
     kernel = filled.cpp(tmp_path / "filled.cpp", abi="aten")

@@ -45,7 +45,7 @@ Tensor scale(const Tensor& x, double a) {
 
 def scale(namespace: str) -> ow.Op:
     @ow.op(f"{namespace}::scale")
-    def scale(x: Float[Tensor, "n"], a: float = 1.0) -> Float[Tensor, "n"]:
+    def scale(x: Float[Tensor, " n"], a: float = 1.0) -> Float[Tensor, " n"]:
         return x * a
 
     return scale
@@ -77,6 +77,7 @@ def test_a_kernel_is_built_on_first_use_and_runs(tmp_path: Path, namespace: str,
     assert f"compiling scale.cpp for {namespace}::scale with" in messages[0]
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_a_source_that_registers_the_operator_itself_stays_behind_its_checks(
     tmp_path: Path, namespace: str, messages: list[str]
@@ -97,7 +98,7 @@ STABLE_TORCH_LIBRARY_IMPL({namespace}, CPU, m) {{ m.impl("scale", TORCH_BOX(&own
     kernel = attach(op, tmp_path, text, entry="own::scaled<float>")
     assert kernel(torch.ones(3), 3.0).tolist() == [3] * 3
     assert op.overload(torch.ones(3), 4.0).tolist() == [4] * 3
-    with pytest.raises(ow.ArgumentError):
+    with pytest.raises(ow.errors.ArgumentError):
         op.overload(torch.ones(3, 3), 4.0)
     assert [m.split(" is left out")[0] for m in messages[1:]] == [
         f"scale.cpp:18: STABLE_TORCH_LIBRARY({namespace}, m)",
@@ -115,6 +116,7 @@ Tensor wrong(const Tensor& x, Alias a) {{ return x; }}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_operators_of_one_file_are_compiled_once(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     first, second, third = (scale(f"{namespace}_{i}") for i in range(3))
@@ -164,6 +166,7 @@ print(scale(torch.ones(2), 3.0).tolist())
     assert "compiling" not in second.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_a_compile_error_shows_file_line_source_and_caret(tmp_path: Path, namespace: str) -> None:
     op = scale(namespace)
@@ -225,6 +228,7 @@ def test_options_that_are_no_list_are_refused(tmp_path: Path, namespace: str) ->
         assert "one string per flag" in error.value.fix
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_a_source_called_binding_is_no_clash(tmp_path: Path, namespace: str) -> None:
     op = scale(namespace)
@@ -237,17 +241,17 @@ def test_a_source_called_binding_is_no_clash(tmp_path: Path, namespace: str) -> 
 def test_every_kind_of_argument_crosses_into_cpp(tmp_path: Path, namespace: str) -> None:
     @ow.op(f"{namespace}::mixed")
     def mixed(
-        x: Float[Tensor, "n"],
-        xs: list[Float[Tensor, "n"]],
+        x: Float[Tensor, " n"],
+        xs: list[Float[Tensor, " n"]],
         i: int,
         b: bool,
         s: str,
         sizes: list[int],
-        o: Float[Tensor, "n"] | None = None,
+        o: Float[Tensor, " n"] | None = None,
         *,
         k: int | None = None,
         a: float = 0.5,
-    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "1"]]:
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, "1"]]:
         total = sum(sizes) + i + (100 if b else 0) + len(s) * 1000 + len(xs) * 10000
         total += (k or 0) + (0 if o is None else 100000)
         return x * a, x.new_full((1,), float(total))
@@ -321,6 +325,7 @@ def test_the_source_is_kept_beside_what_was_built(tmp_path: Path, namespace: str
     assert {"scale.cpp", "scale.binding.cpp", "scale.so"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_gradients_and_vmap_work_around_a_native_kernel(tmp_path: Path, namespace: str) -> None:
     op = scale(namespace)

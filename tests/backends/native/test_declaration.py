@@ -14,7 +14,7 @@ from opwright.backends.base import KernelSpec
 from opwright.backends.native.binding import binding_text
 from opwright.backends.native.declaration import compare_declaration, declaration
 from opwright.contract.contract import Contract
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.errors import KernelError, SignatureMismatchError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,7 +37,7 @@ def everything(
     return x, x
 
 
-def saxpy(x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+def saxpy(x: Float[Tensor, " n"], y: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
     return a * x + y
 
 

@@ -14,7 +14,7 @@ from opwright.backends.native.registrations import (
     registrations,
     without_registrations,
 )
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.errors import SignatureMismatchError
 
 SOURCE = """\
@@ -36,7 +36,7 @@ int after = 1;
 """
 
 
-def saxpy(x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+def saxpy(x: Float[Tensor, " n"], y: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
     return a * x + y
 
 

@@ -47,6 +47,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "copy.cpp"
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_tensors_have_the_sizes_strides_and_dtypes_that_torch_gives(source: Path, namespace: str) -> None:
     @ow.op(f"{namespace}::copy")
@@ -71,7 +72,7 @@ def test_tensors_have_the_sizes_strides_and_dtypes_that_torch_gives(source: Path
 @pytest.mark.compiler
 def test_the_header_is_part_of_what_a_kernel_is_built_from(tmp_path: Path, namespace: str) -> None:
     @ow.op(f"{namespace}::same")
-    def same(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def same(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x
 
     text = "#include <opwright/tensor.h>\ntorch::stable::Tensor same(const torch::stable::Tensor& x) { return x; }\n"
@@ -84,6 +85,7 @@ def test_the_header_is_part_of_what_a_kernel_is_built_from(tmp_path: Path, names
     assert str(INCLUDE / "opwright" / "tensor.h") in dict(own)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # a benchmark in a process of its own
 @pytest.mark.compiler
 def test_the_benchmark_of_calls_runs() -> None:

@@ -84,7 +84,7 @@ def test_arguments_that_are_written(namespace: str) -> None:
 
 def test_indices_are_checked_within_a_check_only(namespace: str) -> None:
     @ow.op(f"{namespace}::first")
-    def first(x: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+    def first(x: Float[Tensor, " n"]) -> Float[Tensor, ""]:
         return x.sum() * 0
 
     @first.numba
@@ -105,7 +105,7 @@ def test_what_numba_cannot_compile_is_told_with_its_reason(namespace: str) -> No
 
     with pytest.raises(CompileError, match=r"::running:kernel: Numba cannot compile it: .*no_such_function"):
         op.kernels["kernel"](torch.ones(2, 2))
-    with pytest.raises(KernelError, match="parallel=2 is no bool"):
+    with pytest.raises(KernelError, match="parallel must be a bool, got 2"):
         op.numba(recurrence, parallel=2)
 
 

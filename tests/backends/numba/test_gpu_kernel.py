@@ -15,13 +15,15 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends.base import launch_for_calls_like
 from opwright.backends.build_tools import build_tools
-from opwright.backends.gpu.launcher_names import unrecordable
-from opwright.backends.numba.gpu_kernel import compile_for, launches_are_ours
+from opwright.backends.gpu.recording import RecordableLauncher
+from opwright.backends.numba.gpu_kernel import compile_for, is_gpu_function, launches_are_ours
 from opwright.errors import CompileError, KernelError, LaunchError
+from opwright.fast_path.recorded_launch import unknown_in
 
 pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
 cuda: Any = importlib.import_module("numba.cuda")
+pytest.importorskip("numba.cuda.np.arrayobj", reason="this numba-cuda and this NumPy do not fit", exc_type=Exception)
 
 
 @cuda.jit
@@ -91,6 +93,16 @@ def test_what_numba_cannot_compile_is_told() -> None:
     assert refused.value.log
 
 
+def test_a_numba_that_cannot_be_imported_is_not_the_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile(*_: Any, **options: Any) -> None:
+        exec("raise AttributeError('no row_stack')", {})  # as a module of Numba's does beside a later NumPy
+
+    monkeypatch.setattr(cuda, "compile", compile)
+    with pytest.raises(KernelError, match=r"numba-cuda \S+ cannot be imported with NumPy \S+: no row_stack") as refused:
+        compile_for(scale_kernel, (float, float, float), (8, 0), build_tools())
+    assert not isinstance(refused.value, CompileError)
+
+
 def test_options_that_would_be_lost_are_refused() -> None:
     kinds = ((torch.float32, 2, "C"), float, (torch.float32, 2, "C"))
     for options in ({"debug": True, "opt": False}, {"link": ["x.o"]}, {"max_registers": 32}):
@@ -156,7 +168,8 @@ def test_such_a_launcher_can_be_repeated_without_python(namespace: str) -> None:
         scale_kernel[1, 32](x, a, out)
         return out
 
-    assert unrecordable(launch) is None
+    launcher = RecordableLauncher(launch, kernels=lambda value: () if is_gpu_function(value) else None)
+    assert unknown_in(launcher) is None
 
 
 @pytest.mark.gpu

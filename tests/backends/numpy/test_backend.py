@@ -84,11 +84,12 @@ def test_no_number_of_shapes_layouts_or_values_ends_in_the_recompile_limit(names
                 kernel(x, x, 1.0)
 
 
+@pytest.mark.slow
 def test_many_values_of_scalars_are_no_trouble(namespace: str, quick: None) -> None:
     @ow.op(f"{namespace}::f")
     def f(
-        x: Float[np.ndarray, "n"], i: int, b: bool, s: str, sizes: list[int], *, k: int = 0
-    ) -> Float[np.ndarray, "n"]:
+        x: Float[np.ndarray, " n"], i: int, b: bool, s: str, sizes: list[int], *, k: int = 0
+    ) -> Float[np.ndarray, " n"]:
         return x * i + k + len(s) + sizes[0] if b else x - i
 
     @f.numpy(name="compiled")
@@ -103,7 +104,7 @@ def test_many_values_of_scalars_are_no_trouble(namespace: str, quick: None) -> N
 
 def test_zeros_of_both_signs_are_other_numbers(namespace: str, quick: None) -> None:
     @ow.op(f"{namespace}::times")
-    def times(x: Float[np.ndarray, "n"], a: float) -> Float[np.ndarray, "n"]:
+    def times(x: Float[np.ndarray, " n"], a: float) -> Float[np.ndarray, " n"]:
         return x * a
 
     times.numpy(lambda x, a: x * a, name="compiled")
@@ -115,8 +116,8 @@ def test_zeros_of_both_signs_are_other_numbers(namespace: str, quick: None) -> N
 def test_lists_optionals_and_several_outputs(namespace: str, quick: None) -> None:
     @ow.op(f"{namespace}::f")
     def f(
-        xs: list[Float[np.ndarray, "n"]], i: Int[np.ndarray, "n"], o: Float[np.ndarray, "n"] | None = None
-    ) -> tuple[Float[np.ndarray, "n"], Int[np.ndarray, "n"]]:
+        xs: list[Float[np.ndarray, " n"]], i: Int[np.ndarray, " n"], o: Float[np.ndarray, " n"] | None = None
+    ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
         total = xs[0] + xs[-1]
         return (total if o is None else total + o), i * 2
 
@@ -165,7 +166,7 @@ def test_integers_become_the_float_that_numpy_makes_of_them(namespace: str) -> N
     """torch's own NumPy layer gives float32 here, which ``metadata`` would report."""
 
     @ow.op(f"{namespace}::f")
-    def f(x: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    def f(x: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         return np.sqrt(x) + x / 3 + np.zeros(1)
 
     f.numpy(f.contract.function, name="compiled")

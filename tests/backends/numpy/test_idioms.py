@@ -73,7 +73,7 @@ def test_it_is_the_same_as_numpy_or_refused(name: str) -> None:
 @pytest.mark.slow  # generates code for each
 @pytest.mark.compiler
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sampled(SAME, 8, also=OPTIMISED_AWAY))
+@pytest.mark.parametrize("name", sampled(SAME, 24, also=OPTIMISED_AWAY))
 def test_generated_code_is_the_same_as_numpy(name: str) -> None:
     assert what_differs(name) == ""
 

@@ -11,6 +11,7 @@ from opwright.backends.numpy import tracing
 from opwright.backends.numpy.placement import _MadeOn, arrays_made_on
 from opwright.errors import CompileError
 from opwright.gallery.kmeans import kmeans_sums
+from tests import sampled
 
 
 def set_within(x):
@@ -47,7 +48,7 @@ def quick(monkeypatch):
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", sampled.quick(FUNCTIONS, every=4))
 def test_what_numpy_makes_is_made_beside_the_arguments(name):
     function, x = FUNCTIONS[name], np.array([0.5, 1.5, 2.5], np.float32)
     expected = function(x)
@@ -105,6 +106,7 @@ def test_a_block_for_the_cpu_hides_the_device_around_it():
         assert torch.zeros(1).is_cpu
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_lists_are_placed_too(run_python, tmp_path):
     """On tensors that report a GPU as their device: before torch 2.15, fake tensors take no list for ``meta``."""

@@ -336,7 +336,7 @@ def test_numba_compiles_loops_and_the_functions_that_they_call() -> None:
 
 
 def test_without_numba_its_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opwright.backends.numba.jit.has_numba", lambda: False)
+    monkeypatch.setattr("opwright.backends.numba_jit.jit.has_numba", lambda: False)
     with pytest.raises(CompileError, match=r"(?s)Numba is not installed.*pip install 'opwright\[numba\]'"):
         ow.compile_numpy(compiler="numba")(smooth)(np.ones(3), 1)
 

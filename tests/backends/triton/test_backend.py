@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright import target
 from opwright.backends import get_backend
 from opwright.errors import KernelError, KernelRefusedError, SignatureMismatchError
 from opwright.machine import this_machine
@@ -20,7 +21,7 @@ from opwright.results import Accepted, Refused
 
 def double(namespace: str) -> ow.Op:
     @ow.op(f"{namespace}::double")
-    def double(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def double(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x * 2
 
     return double
@@ -95,11 +96,13 @@ def test_without_triton_it_is_refused_with_the_command_to_type(namespace: str) -
             op.kernels["k"](torch.ones(1))
 
 
-def test_the_interpreter_and_a_gpu_are_accepted() -> None:
+def test_the_interpreter_and_a_gpu_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = get_backend("triton")
-    machine = dataclasses.replace(this_machine(), triton="3.9.0", triton_interpret=True)
-    assert "in its interpreter" in backend.available(machine).note  # type: ignore[union-attr]
-    without_gpu = backend.available(dataclasses.replace(machine, triton_interpret=False, gpus=()))
+    machine = dataclasses.replace(this_machine(), triton="3.9.0", gpus=())
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "_of_check", [target.Engine.INTERPRETER])
+        assert "in its interpreter" in backend.available(machine).note  # type: ignore[union-attr]
+    without_gpu = backend.available(machine)
     assert isinstance(without_gpu, Accepted)
     assert "opwright check" in without_gpu.note
 

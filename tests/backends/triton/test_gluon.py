@@ -7,9 +7,11 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+import kernelsim
 import opwright as ow
+from kernelsim.errors import NotSimulatedError
 from opwright.backends.triton.tracing import kernels_reached
-from opwright.errors import KernelRefusedError, NotSimulatedError
+from opwright.errors import KernelRefusedError
 from opwright.runtime import serialization
 from opwright.runtime.inspect.show import show_kernel
 
@@ -48,7 +50,7 @@ def launch(x: Tensor) -> Tensor:
 @pytest.fixture
 def double(namespace: str) -> ow.Op:
     @ow.op(f"{namespace}::double")
-    def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    def double(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
         return x * 2
 
     double.triton(launch, name="gluon")
@@ -58,7 +60,7 @@ def double(namespace: str) -> ow.Op:
 @pytest.mark.parametrize("interpreter", [False, True])
 def test_a_check_on_a_cpu_refuses_it_and_says_why(double, interpreter):
     (verdict,) = ow.check(double, kernels=["gluon"], device="cpu-sim", interpreter=interpreter)
-    assert verdict.status is ow.Status.REFUSED
+    assert verdict.status is ow.results.Status.REFUSED
     assert "Gluon kernels run on a GPU only" in verdict.reason
 
 
@@ -70,7 +72,7 @@ def test_a_file_that_imports_gluon_is_refused_too(double, tmp_path):
 
 
 def test_a_launch_of_an_imported_library_is_refused_by_name():
-    with ow.simulate(), pytest.raises(NotSimulatedError, match="double_kernel is in Gluon"):
+    with kernelsim.triton_launches(), pytest.raises(NotSimulatedError, match="double_kernel is in Gluon"):
         launch(torch.ones(5))
 
 
@@ -88,7 +90,7 @@ def test_its_stages_are_shown_but_for_the_one_that_it_does_not_have(double):
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_checked_and_runs_in_torch_compile(double):
     (verdict,) = ow.check(double, kernels=["gluon"], device="cuda")
-    assert verdict.status is ow.Status.PASS, verdict
+    assert verdict.status is ow.results.Status.PASS, verdict
     x = torch.randn(1000, device="cuda")
     assert torch.equal(torch.compile(lambda x: double(x) + 1, fullgraph=True)(x), x * 2 + 1)
 

@@ -104,3 +104,23 @@ def test_an_activation_may_be_off_by_a_share_of_its_argument(function, other):
     x = torch.linspace(-60, 60, 4001)
     assert wrong(function, other(x), x) == 0
     assert wrong(function, other(x) * (1 + 1e-4), x) > 1000
+
+
+def test_the_sign_of_a_difference_of_equal_numbers_is_zero_beside_numbers_that_differ():
+    p, q = torch.rand(40), torch.rand(40)
+    q[::3] = p[::3]
+    sides = torch.sign(p - q)
+    assert wrong(lambda p, q: torch.sign(p - q), sides, p, q) == 0
+    assert wrong(lambda p, q: torch.sign(p - q), torch.where(p == q, -0.5, sides), p, q) == 14
+    assert wrong(lambda p, q: (p * q > 0.3).float(), (p * q > 0.3).float(), p, q) == 0
+
+
+def test_a_rounding_of_what_is_not_exact_may_go_either_way_beside_one_that_is():
+    x, y = torch.tensor([0.5, 1.1, 2.5]), torch.tensor([1.0, 2.2727273, 3.0])
+    exact = torch.tensor([0.0, 2.0, 8.0])
+
+    def rounded(x, y):
+        return (x * y).round()
+
+    assert wrong(rounded, exact + torch.tensor([0.0, 1.0, 0.0]), x, y) == 0  # 2.5 and a little
+    assert wrong(rounded, exact + torch.tensor([1.0, 0.0, 0.0]), x, y) == 1

@@ -1,4 +1,4 @@
-"""Results that a judge keeps for the next kernel: only those of the same arguments, and they decide as new ones do."""
+"""Results that a checker keeps for the next kernel: only those of the same arguments, which decide as new ones do."""
 
 from __future__ import annotations
 

@@ -19,15 +19,17 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.process import isolation
+from opwright.checks.process import run_job
 from opwright.errors import CheckError
 from opwright.report import html
 from opwright.report.files import write_text
 from opwright.results import Status
+from opwright.workers.pool import end_workers
+from opwright.workers.relatives import is_ending
 
 
 @ow.op("hostile::twice")
-def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def twice(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return 2 * x
 
 
@@ -117,7 +119,7 @@ Tensor twice(const Tensor& x) { return x; }
 @pytest.mark.slow  # waits for a time limit
 def test_a_library_that_does_not_load_is_a_hang_within_the_limit_of_a_step(tmp_path):
     @ow.op("hostile::sleeps")
-    def sleeps(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    def sleeps(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
         return 2 * x
 
     (tmp_path / "sleeps.cpp").write_text(SLEEPS_WHEN_LOADED)
@@ -140,7 +142,7 @@ def test_the_others_keep_their_verdicts(verdicts):
 
 def test_an_end_before_the_last_check_is_no_pass():
     @ow.op("hostile::done")
-    def done(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def done(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return 2 * x
 
     @done.python(name="says that it is done")
@@ -153,9 +155,10 @@ def test_an_end_before_the_last_check_is_no_pass():
     assert "in place of a check's messages" in verdict.findings[-1].message
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_ended():
     @ow.op("hostile::stopped")
-    def stopped(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def stopped(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return 2 * x
 
     @stopped.python(name="stops")
@@ -169,7 +172,7 @@ def test_a_stopped_worker_is_ended():
 
 # What a kernel does to the processes that check it.
 @ow.op("hostile::disturbed")
-def disturbed(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def disturbed(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return 2 * x
 
 
@@ -205,7 +208,7 @@ def _(x):
 @pytest.mark.slow
 def test_who_stops_or_ends_processes_of_the_check_is_found_and_no_other_is_accused(tmp_path):
     record = tmp_path / "record.json"
-    options = ["--only", "values", "--device", "cpu", "--level", "smoke", "--jobs", "3", "--json", str(record)]
+    options = ["--check", "values", "--device", "cpu", "--level", "smoke", "--jobs", "3", "--json", str(record)]
     command = [sys.executable, "-m", "opwright", "check", f"{__name__}:disturbed", *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
     verdicts = json.loads(record.read_text())["verdicts"]
@@ -218,6 +221,48 @@ def test_who_stops_or_ends_processes_of_the_check_is_found_and_no_other_is_accus
     assert found["ends the server"][-1] == "the kernel ended the process that its own was forked from"
 
 
+_TESTS = "TESTS_OF_A_HOSTILE_REFERENCE"
+
+
+@ow.op("hostile::reference")
+def of_a_hostile_reference(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    # Not when it is defined, and not in the process that runs the tests.
+    if type(x) is Tensor and not x.is_meta and os.getppid() != int(os.environ.get(_TESTS, os.getppid())):
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(10)
+    return 2 * x
+
+
+@of_a_hostile_reference.python(name="right")
+def _(x):
+    return 2 * x
+
+
+@pytest.mark.slow  # starts a server for it alone
+def test_a_kernel_is_not_blamed_for_a_reference_that_ends_a_process(monkeypatch):
+    monkeypatch.setenv(_TESTS, str(os.getppid()))
+    end_workers()  # the next server has this variable
+    try:
+        report = ow.check(of_a_hostile_reference, checks=["values"], device="cpu", level="smoke")
+    finally:
+        end_workers()
+    (verdict,) = report.verdicts
+    assert verdict.status is Status.INCONCLUSIVE
+    assert verdict.findings[-1].message == "the reference ended the process that its own was forked from"
+
+
+def test_a_process_that_was_killed_is_seen_to_end_at_once():
+    for _ in range(20):
+        source = "import time; memory = bytearray(1 << 26); print(); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not is_ending(process.pid)
+        process.kill()
+        assert is_ending(process.pid)
+        process.communicate()
+
+
 class _Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("out of memory")
@@ -225,7 +270,7 @@ class _Unprintable(Exception):
 
 def test_texts_of_exceptions_reach_terminals_and_files_as_text(tmp_path):
     @ow.op("hostile::texts")
-    def texts(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def texts(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return 2 * x
 
     @texts.python(name="half a pair")
@@ -248,9 +293,10 @@ def test_texts_of_exceptions_reach_terminals_and_files_as_text(tmp_path):
     assert page.read_text(encoding="utf-8") == "a path \\udcff"
 
 
+@pytest.mark.slow
 def test_steps_without_an_end_are_a_hang(monkeypatch):
     @ow.op("hostile::endless")
-    def endless(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def endless(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return 2 * x
 
     @endless.python(name="always at another step")
@@ -260,7 +306,7 @@ def test_steps_without_an_end_are_a_hang(monkeypatch):
             time.sleep(0.1)
             _send(struct.pack("<QQ", len(step), 0) + step)
 
-    monkeypatch.setattr(isolation, "_STEPS", 3)
+    monkeypatch.setattr(run_job, "_STEPS", 3)
     (verdict,) = ow.check(endless, checks=["memory"], device="cpu", timeout=1).verdicts
     assert verdict.status is Status.INCONCLUSIVE
     assert "did not return" in verdict.findings[0].message
@@ -278,7 +324,7 @@ def test_steps_without_an_end_are_a_hang(monkeypatch):
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(options):
-    with pytest.raises(CheckError, match=r"is no (time limit|number of)"):
+    with pytest.raises(CheckError, match=r"(timeout|jobs) must be .*, got"):
         ow.check(twice, **options)
 
 
@@ -303,7 +349,7 @@ def _(x):
 
 
 def _command(file: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "opwright", "check", str(file), "--only", "values", "--device", "cpu", *options]
+    return [sys.executable, "-m", "opwright", "check", str(file), "--check", "values", "--device", "cpu", *options]
 
 
 def _run(tmp_path, *, before="", value=2, second="pass"):
@@ -312,6 +358,7 @@ def _run(tmp_path, *, before="", value=2, second="pass"):
     return subprocess.run(_command(file), capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_file_that_ends_the_process_at_its_import_does_not_pass(tmp_path):
     ended = _run(tmp_path, before="import os; os._exit(0)")
     assert ended.returncode == 1

@@ -26,7 +26,7 @@ kernels = ow.cuda_module(KERNELS)
 
 
 @ow.op("lost::twice")
-def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+def twice(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return x * 2
 
 
@@ -69,7 +69,7 @@ def test_what_cuda_answers_between_two_calls_is_told_in_words(error, status, sai
     """As the kernel's process does where a GPU is asked whether all is well; this kernel has it ask one that is not."""
 
     @ow.op(f"lost::{error.split()[-1]}")
-    def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    def double(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
         return x * 2
 
     def ends(x):

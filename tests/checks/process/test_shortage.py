@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.copies import is_shortage
-from opwright.checks.process import isolation
+from opwright.checks.process import run_job
+from opwright.checks.shortage import is_shortage
+from tests.sampled import quick
 
 # What torch 2.11 says on a machine without NVML, where a GPU has no memory left.
 WITHOUT_NVML = RuntimeError(
@@ -25,7 +26,7 @@ WITHOUT_NVML = RuntimeError(
 
 def doubling(name):
     @ow.op(f"shortage::{name}")
-    def double(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def double(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x * 2
 
     return double
@@ -42,22 +43,22 @@ def raises_in_other_threads(error):
 
 @pytest.mark.parametrize(
     ("name", "error", "status"),
-    [
+    quick([
         ("of_a_gpu", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), "inconclusive"),
         ("of_cublas", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
          "inconclusive"),
         ("without_nvml", WITHOUT_NVML, "inconclusive"),
         ("of_python", MemoryError(), "inconclusive"),
         ("other", RuntimeError("CUDA error: an illegal memory access was encountered"), "fail"),
-    ],
+    ], 0, 2, 4),
 )  # fmt: skip
 def test_a_kernel_without_memory_is_inconclusive_and_one_with_an_error_fails(name, error, status):
     op = doubling(name)
     op.python(raises_in_other_threads(error), name="kernel")
-    (verdict,) = ow.check(op, device="cpu", checks=["two threads"]).verdicts
+    (verdict,) = ow.check(op, device="cpu", checks=["threads"]).verdicts
     assert verdict.status.value == status
     (finding,) = verdict.findings
-    assert finding.check == "two threads"
+    assert finding.check == "threads"
     assert ("fewer kernels at a time" in finding.remedy) == (status == "inconclusive")
 
 
@@ -92,15 +93,11 @@ def test_a_kernel_that_the_system_ends_for_its_memory_is_inconclusive(short, mon
     op = doubling(f"killed_{short}")
     op.python(killed, name="kernel")
     counts = itertools.count() if short else itertools.repeat(3)
-    monkeypatch.setattr(isolation, "_ended_for_memory", lambda: next(counts))
+    monkeypatch.setattr(run_job, "ended_for_memory", lambda: next(counts))
     (verdict,) = ow.check(op, device="cpu", checks=["values"]).verdicts
     assert verdict.status.value == ("inconclusive" if short else "fail")
     said = "was ended by the system, whose memory was short" if short else "crashed with SIGKILL"
     assert said in verdict.findings[0].message
-
-
-def test_the_number_of_processes_ended_for_memory_is_read():
-    assert isolation._ended_for_memory() >= 0
 
 
 def test_errors_about_memory_that_is_there_are_no_shortage():

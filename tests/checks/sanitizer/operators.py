@@ -28,7 +28,7 @@ ENDS = {
 
 
 @ow.op("sanitized::double")
-def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+def double(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return 2 * x
 
 

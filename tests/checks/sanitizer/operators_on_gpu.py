@@ -46,7 +46,7 @@ RIGHT = ("right", "right_by_tiles")
 
 
 @ow.op("sanitized::double_on_a_gpu")
-def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+def double(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return 2 * x
 
 

@@ -13,9 +13,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from kernelsim.triton_sim.memory import is_descriptor
+from kernelsim.triton_sim.simulate import Simulation
 from opwright import tree
-from opwright.backends.triton.simulator.memory import is_descriptor
-from opwright.backends.triton.simulator.simulate import _Simulation
 
 __all__ = ["Launches", "on_a_gpu_as_well"]
 
@@ -137,11 +137,11 @@ def _launch_with_triton(function: Any, grid: Any, args: Sequence[Any], keywords:
 
 @contextlib.contextmanager
 def on_a_gpu_as_well(device: str = "cuda") -> Iterator[Launches]:
-    """A block in which a GPU makes each launch of ``ow.simulate()``, too, from copies, after the simulator: what that
-    refuses, or finds at fault, is not for a GPU. An autotuner has chosen by then: both get its choice as arguments, and
-    the descriptors as its hooks have left them."""
+    """A block in which a GPU makes each launch of ``kernelsim.triton_launches()``, too, from copies. The simulator is
+    first: what it refuses, or finds at fault, is not for a GPU. An autotuner has chosen by then: both get its choice as
+    arguments, and the descriptors as its hooks have left them."""
     launches, gpu = Launches(), _Gpu(device)
-    simulated: Callable[..., bool] = _Simulation.launch
+    simulated: Callable[..., bool] = Simulation.launch
 
     def launch(self: Any, function: Any, grid: Any, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
         there = None if gpu.is_broken else tree.map_leaves(_Mirror(device), [list(args), keywords])
@@ -154,5 +154,5 @@ def on_a_gpu_as_well(device: str = "cuda") -> Iterator[Launches]:
             launches.add(function.__name__, _tensors([list(args), keywords]), [t.cpu() for t in _tensors(there)])
         return done
 
-    with mock.patch.object(_Simulation, "launch", launch):
+    with mock.patch.object(Simulation, "launch", launch):
         yield launches

@@ -42,8 +42,9 @@ def run_here(name: str, seed: int, capability: tuple[int, int] | None, left_out_
     """One case, in this process; with a GPU's compute capability, there as well."""
     import torch
 
-    import opwright as ow
-    from opwright.backends.triton.simulator.simulate import with_left_out
+    import kernelsim
+    from kernelsim.errors import NotSimulatedError
+    from kernelsim.triton_sim.simulate import with_left_out
     from tests.corpus.triton.comparison import CASES
     from tests.corpus.triton.gpu import Launches, on_a_gpu_as_well
 
@@ -54,12 +55,13 @@ def run_here(name: str, seed: int, capability: tuple[int, int] | None, left_out_
     started, launches = time.perf_counter(), Launches()
     try:
         where = on_a_gpu_as_well() if with_gpu else contextlib.nullcontext(launches)
-        with where as launches, ow.simulate(seed=seed), with_left_out(left_out_byte):
+        how = kernelsim.options(seed=seed)
+        with where as launches, how, kernelsim.triton_launches(), with_left_out(left_out_byte):
             found = case.run()
         record: dict[str, Any] = {"outcome": "same" if found <= case.tolerance else "differs", "difference": found}
-    except ow.SimulatorError as error:
+    except kernelsim.FindingError as error:
         record = {"outcome": "finding", "message": str(error)}
-    except ow.NotSimulatedError as error:
+    except NotSimulatedError as error:
         record = {"outcome": "refused", "message": str(error)}
     except Exception as error:  # of the library, or of the case
         record = {"outcome": "error", "message": f"{type(error).__name__}: {error}"}

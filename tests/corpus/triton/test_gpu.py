@@ -16,8 +16,9 @@ import triton.language as tl
 from triton.runtime import _allocation
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-import opwright as ow
-from opwright.backends.triton.simulator.simulate import _Simulation
+import kernelsim
+from kernelsim.own_host import own_host
+from kernelsim.triton_sim.simulate import Simulation
 from tests.corpus.triton import gpu
 from tests.corpus.triton.comparison import Case
 from tests.corpus.triton.table import row
@@ -51,13 +52,14 @@ class OnTheCpu:
     def __init__(self) -> None:
         self.made: list[tuple[str, Sequence[Any], dict[str, Any]]] = []
         self.error: Exception | None = None
-        self._simulated = _Simulation.launch
+        self._simulated = Simulation.launch
 
     def __call__(self, function: Any, grid: Any, args: Sequence[Any], keywords: dict[str, Any]) -> None:
         self.made.append((function.__name__, args, keywords))
         if self.error is not None:
             raise self.error
-        self._simulated(_Simulation(checked=True, seed=None, given=None), function, grid, args, keywords)
+        simulation = Simulation(checked=True, seed=None, given=None, host=own_host())
+        self._simulated(simulation, function, grid, args, keywords)
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def there() -> Iterator[OnTheCpu]:
 
 def test_both_get_the_choice_of_an_autotuner_and_what_its_hook_has_left(there: OnTheCpu) -> None:
     x, total, outs = torch.randn(16, 32), torch.full((16,), 5.0), (torch.empty(16),)
-    with gpu.on_a_gpu_as_well("cpu") as launches, ow.simulate():
+    with gpu.on_a_gpu_as_well("cpu") as launches, kernelsim.triton_launches():
         sums_of_rows[(1,)](TensorDescriptor.from_tensor(x, [1, 1]), total, outs, 3)
     torch.testing.assert_close(total, 3 * x[:, :16].sum(1))
     assert (launches.count, launches.same, launches.failed) == (1, 1, {})
@@ -105,7 +107,7 @@ def test_a_kernel_may_ask_for_memory_of_its_own() -> None:
     def asked(*_: Any) -> None:
         asked_for.append(_allocation._allocator.get()(100, 128, None))
 
-    with mock.patch.object(gpu, "_launch_with_triton", asked), gpu.on_a_gpu_as_well("cpu"), ow.simulate():
+    with mock.patch.object(gpu, "_launch_with_triton", asked), gpu.on_a_gpu_as_well("cpu"), kernelsim.triton_launches():
         increment[(1,)](torch.zeros(16), B=16)
     (memory,) = asked_for
     assert (memory.numel(), memory.element_size()) == (100, 1)
@@ -114,7 +116,7 @@ def test_a_kernel_may_ask_for_memory_of_its_own() -> None:
 def test_what_the_gpu_raises_is_kept_and_the_case_goes_on(there: OnTheCpu) -> None:
     there.error = RuntimeError("out of resources\nmore")
     x = torch.zeros(16)
-    with gpu.on_a_gpu_as_well("cpu") as launches, ow.simulate():
+    with gpu.on_a_gpu_as_well("cpu") as launches, kernelsim.triton_launches():
         increment[(1,)](x, B=16)
         there.error = None
         increment[(1,)](x, B=16)
@@ -126,7 +128,7 @@ def test_what_the_gpu_raises_is_kept_and_the_case_goes_on(there: OnTheCpu) -> No
 def test_a_gpu_whose_context_is_broken_is_not_asked_again(there: OnTheCpu) -> None:
     x = torch.zeros(16)
     broken = mock.patch.object(gpu._Gpu, "_wait", side_effect=RuntimeError("an illegal memory access"))
-    with broken, gpu.on_a_gpu_as_well("cpu") as launches, ow.simulate():
+    with broken, gpu.on_a_gpu_as_well("cpu") as launches, kernelsim.triton_launches():
         increment[(1,)](x, B=16)
         increment[(1,)](x, B=16)
     assert (x == 2).all()
@@ -135,7 +137,8 @@ def test_a_gpu_whose_context_is_broken_is_not_asked_again(there: OnTheCpu) -> No
 
 
 def test_what_the_simulator_finds_at_fault_is_not_for_a_gpu(there: OnTheCpu) -> None:
-    with gpu.on_a_gpu_as_well("cpu"), ow.simulate(), pytest.raises(ow.SimulatorError, match="out-of-bounds"):
+    found = pytest.raises(kernelsim.FindingError, match="out-of-bounds")
+    with gpu.on_a_gpu_as_well("cpu"), kernelsim.triton_launches(), found:
         increment[(1,)](torch.zeros(15), B=16)
     assert not there.made
 

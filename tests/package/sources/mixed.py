@@ -50,7 +50,7 @@ def _(x, scale, weights, power):
 
 @ow.op("mixed::gather_sum")
 def gather_sum(
-    tables: list[Float[Tensor, "_ n"]], index: Int[Tensor, "k"], bias: Float[Tensor, "n"] | None = None
+    tables: list[Float[Tensor, "_ n"]], index: Int[Tensor, " k"], bias: Float[Tensor, " n"] | None = None
 ) -> Float[Tensor, "k n"]:
     """Rows of several tables by one index, added up."""
     total = sum(table[index] for table in tables)

@@ -22,7 +22,7 @@ def add_all(xs: Annotated[list[Float[Tensor, "?n"]], ow.mutated], others: list[F
 
 
 @ow.op("written::shift")
-def shift(x: Annotated[Float[Tensor, "n"], ow.mutated], by: float) -> Float[Tensor, "n"]:
+def shift(x: Annotated[Float[Tensor, " n"], ow.mutated], by: float) -> Float[Tensor, " n"]:
     before = x.clone()
     x.add_(by)
     return before

@@ -13,11 +13,11 @@ import opwright as ow
 def forward(
     input: Float32[Tensor, "b i"],
     weights: Float32[Tensor, "2*s s+i"],
-    bias: Float32[Tensor, "2*s"],
+    bias: Float32[Tensor, " 2*s"],
     state: Float32[Tensor, "b s"],
     parts: int,
     slope: float,
-) -> tuple[Float32[Tensor, "b s"], Float32[Tensor, "b"]]:
+) -> tuple[Float32[Tensor, "b s"], Float32[Tensor, " b"]]:
     gates = torch.addmm(bias, torch.cat([state, input], 1), weights.t()).chunk(parts, 1)
     gate = torch.sigmoid(gates[0])
     candidate = torch.nn.functional.elu(gates[1], slope) + gates[1].clamp(0, 1) - 2

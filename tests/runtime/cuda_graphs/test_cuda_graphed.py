@@ -3,7 +3,6 @@ again on the same memory. Each replays in Python and in native code."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import re
@@ -13,115 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright as ow
 from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.native import graph_step
-from opwright.backends.native.background import Background
-from opwright.backends.native.graph_step import graph_steps
-from opwright.runtime.cuda_graphs import graphed, native_replay, replay, step
-
-
-class Recorder(TorchDispatchMode):
-    """Keeps each operation with its arguments and results, and copies of the arguments from before."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-        self.before = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.before += [(t, t.clone()) for t in tree.tensors([args, kwargs])]
-        result = function(*args, **(kwargs or {}))
-        self.calls.append((function, args, kwargs or {}, result))
-        return result
-
-
-class RecordedGraph:
-    """In the place of a CUDA graph. Like one, it leaves nothing behind when it is captured."""
-
-    executable, copies = 0, ()
-
-    def __init__(self, own, work, stream, beside=None):
-        self.own = own
-        with torch.random.fork_rng([]), Recorder() as recorder:
-            self.results = work()
-        for tensor, before in reversed(recorder.before):
-            tensor.data.copy_(before)
-        self._calls = recorder.calls
-
-    def replay(self, given):
-        with torch.no_grad():
-            for own, tensor in zip(self.own, given, strict=True):
-                own.data.copy_(tensor)
-        self.launch()
-
-    def launch(self):
-        with torch.no_grad():
-            for function, args, kwargs, first in self._calls:
-                again = function(*args, **kwargs)
-                for old, new in zip(tree.tensors(first), tree.tensors(again), strict=True):
-                    old.data.copy_(new)
-
-
-@contextlib.contextmanager
-def nowhere(device):
-    with torch.random.fork_rng([]):
-        yield None
-
-
-def stand_in_for_graphs(monkeypatch):
-    monkeypatch.setattr(step, "Graph", RecordedGraph)
-    monkeypatch.setattr(step, "on_side_stream", nowhere)
-    monkeypatch.setattr(graphed, "needs_gpu", lambda name, tensors: None)
-
-
-def replay_in_python(monkeypatch):
-    monkeypatch.setattr(replay, "_see_free_step", lambda replayed: None)
-
-
-def replay_natively(monkeypatch):
-    graph_steps.load(build_tools())
-    assert graph_steps.loaded is not None
-    monkeypatch.setattr(replay, "_see_free_step", native_replay._FreeSteps())
-
-
-# The extension is built first, from torch's headers.
-NATIVELY = pytest.param(replay_natively, marks=[pytest.mark.compiler, pytest.mark.slow])
-
-
-@pytest.fixture(params=[replay_in_python, NATIVELY], ids=["python", "native"])
-def way(request, monkeypatch):
-    """How steps are replayed."""
-    request.param(monkeypatch)
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def on(request, monkeypatch, way):
-    """The device of tensors."""
-    if request.param == "cpu":
-        stand_in_for_graphs(monkeypatch)
-    return request.param
-
-
-def net(on, **options):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3)).to(device=on, dtype=torch.float64, **options)
-
-
-def inputs(on, *shape, requires_grad=True):
-    return torch.randn(shape or (4, 3), dtype=torch.float64, device=on, requires_grad=requires_grad)
-
-
-def gradients(function, x, parameters):
-    return torch.autograd.grad(function(x).sin().sum(), [x, *parameters])
-
-
-def assert_equal(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
+from opwright.backends.native.on_request import OnRequest
+from opwright.runtime.cuda_graphs import native_replay, replay
+from tests.runtime.cuda_graphs.stand_in import assert_equal, gradients, inputs, net, stand_in_for_graphs
 
 # -- results -----------------------------------------------------------------------------------------------------
 
@@ -322,6 +220,42 @@ def test_random_numbers_are_drawn_as_without_graphs(on):
     assert not torch.equal(replayed(x), replayed(x))
 
 
+@pytest.fixture(scope="module")
+def recurrent():
+    """An operation with the arguments of cuDNN's recurrent networks."""
+    with torch.library._scoped_library("tests_recurrent", "DEF") as library:
+        library.define("rnn(Tensor x, float dropout, bool train, Tensor? dropout_state) -> Tensor")
+        library.impl("rnn", lambda x, *_: x * 2, "CompositeExplicitAutograd")
+        yield torch.ops.tests_recurrent.rnn
+
+
+@pytest.mark.parametrize(("dropout", "train"), [(0.0, True), (0.5, False)])
+def test_recurrent_networks_that_drop_nothing(on, recurrent, dropout, train):
+    replayed = ow.cuda_graphed(lambda x: recurrent(x, dropout, train, torch.zeros(3, device=on)))
+    with torch.no_grad():
+        for value in range(3):
+            x = torch.full((4,), float(value), device=on)
+            assert_equal(replayed(x), x * 2)
+
+
+def test_dropout_within_a_recurrent_network_is_refused(on, recurrent):
+    replayed = ow.cuda_graphed(lambda x: recurrent(x, 0.5, True, torch.zeros(3, device=on)))
+    with torch.no_grad(), pytest.raises(ow.errors.ArgumentError, match="dropout between the layers of a recurrent"):
+        replayed(torch.ones(4, device=on))
+
+
+@pytest.mark.gpu
+def test_an_lstm_with_dropout_is_refused_in_training_only(way):
+    lstm = nn.LSTM(8, 8, 2, dropout=0.5).cuda()
+    replayed = ow.cuda_graphed(lstm)
+    x = torch.randn(5, 4, 8, device="cuda")
+    with torch.no_grad(), pytest.raises(ow.errors.ArgumentError, match="dropout between the layers of a recurrent"):
+        replayed(x)
+    lstm.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(replayed(x)[0], lstm(x)[0], rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.gpu
 def test_autocast_casts_in_each_replay(way):
     linear = nn.Linear(8, 8).cuda()
@@ -413,7 +347,7 @@ def test_a_modification_of_what_the_backward_does_not_need_is_none(on):
 
 def test_without_a_gpu_it_says_so():
     replayed = ow.cuda_graphed(net("cpu"))
-    with pytest.raises(ow.ArgumentError, match="need every tensor on one GPU, but they are on cpu"):
+    with pytest.raises(ow.errors.ArgumentError, match="need every tensor on one GPU, but they are on cpu"):
         replayed(inputs("cpu"))
 
 
@@ -424,23 +358,23 @@ class Special(torch.Tensor):
 def test_it_refuses_what_it_cannot_do(on):
     replayed = ow.cuda_graphed(net(on))
     x = inputs(on)
-    with pytest.raises(ow.ArgumentError, match="copy plain tensors, but one is a Special"):
+    with pytest.raises(ow.errors.ArgumentError, match="copy plain tensors, but one is a Special"):
         replayed(x.as_subclass(Special))
-    with pytest.raises(ow.ArgumentError, match="copy plain tensors, but one is a Special"):
+    with pytest.raises(ow.errors.ArgumentError, match="copy plain tensors, but one is a Special"):
         torch.autograd.grad(replayed(x), x, torch.ones_like(x).as_subclass(Special))
     with pytest.raises(RuntimeError, match="no second derivatives"):
         torch.autograd.grad(replayed(x).sum(), x, create_graph=True)
-    with pytest.raises(ow.CudaGraphError, match=r"torch\.func cannot trace"):
+    with pytest.raises(ow.errors.CudaGraphError, match=r"torch\.func cannot trace"):
         torch.func.grad(lambda x: replayed(x).sum())(x.detach())
-    with pytest.raises(ow.CudaGraphError, match=r"torch\.func cannot trace"):
+    with pytest.raises(ow.errors.CudaGraphError, match=r"torch\.func cannot trace"):
         torch.func.vmap(replayed)(torch.stack([x.detach()] * 2))
     with pytest.raises(
-        ow.ArgumentError, match="was called with a set, but CUDA graphs take tensors and constants only"
+        ow.errors.ArgumentError, match="was called with a set, but CUDA graphs take tensors and constants only"
     ):
         ow.cuda_graphed(lambda x, names: x)(x, {1})
-    with pytest.raises(ow.ArgumentError, match="was called without a tensor"):
+    with pytest.raises(ow.errors.ArgumentError, match="was called without a tensor"):
         ow.cuda_graphed(lambda: torch.ones(3))()
-    with pytest.raises(ow.ArgumentError, match="returns a set"):
+    with pytest.raises(ow.errors.ArgumentError, match="returns a set"):
         ow.cuda_graphed(lambda x: {x})(x)
 
 
@@ -449,7 +383,7 @@ def test_it_refuses_a_function_that_writes_an_argument(on):
         x /= x.sum()
         return x
 
-    with pytest.raises(ow.ArgumentError, match="normalise writes into an argument"):
+    with pytest.raises(ow.errors.ArgumentError, match="normalise writes into an argument"):
         ow.cuda_graphed(normalise)(inputs(on, requires_grad=False))
 
 
@@ -459,7 +393,9 @@ def test_it_refuses_a_function_whose_closure_wants_a_gradient(on):
     def forward(x):
         return module(x)
 
-    with pytest.raises(ow.ArgumentError, match=r"^forward depends on a tensor of shape .* that requires a gradient"):
+    with pytest.raises(
+        ow.errors.ArgumentError, match=r"^forward depends on a tensor of shape .* that requires a gradient"
+    ):
         ow.cuda_graphed(forward)(inputs(on, requires_grad=False))
     with torch.no_grad():
         x = inputs(on)
@@ -497,6 +433,7 @@ def test_a_copy_captures_its_own_and_reset_forgets(on):
     assert "Sequential" in repr(replayed)
 
 
+@pytest.mark.slow
 def test_hooks_on_registration_go_with_it():
     from torch.nn.modules import module as registration
 
@@ -524,6 +461,7 @@ def test_a_backward_runs_after_its_graphs_were_reset_and_then_nothing_is_left(on
     assert memory() is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Dynamo warns of what it does not trace
 def test_compiled_autograd_calls_the_replay(on):
     torch.compiler.reset()
@@ -558,36 +496,29 @@ def test_anomaly_mode_finds_the_call_that_gave_nan(on):
 
 @pytest.mark.compiler
 @pytest.mark.slow  # builds the extension
-def test_a_step_is_replayed_natively_once_that_is_built(monkeypatch):
+def test_a_step_is_replayed_natively_where_that_has_been_built(monkeypatch):
     stand_in_for_graphs(monkeypatch)
-    background = Background(graph_step.load_graph_steps, after=3)
-    monkeypatch.setattr(native_replay, "graph_steps", background)
-    monkeypatch.setattr(replay, "_see_free_step", native_replay._FreeSteps())
+    graph_step.graph_steps.load(build_tools(), build=True)
+    on_request = OnRequest(graph_step.load_graph_steps)
+    monkeypatch.setattr(native_replay, "graph_steps", on_request)
     module = net("cpu")
     replayed = ow.cuda_graphed(module)
     x = inputs("cpu")
     expected = gradients(module, x, module.parameters())
-    for calls in range(1, 6):
+    for calls in range(1, 20):
         assert_equal(gradients(replayed, x, module.parameters()), expected)
-        if calls == 3:
-            assert background.thread is not None
-            background.thread.join()
         (kind,) = replayed._kinds
-        assert [each.is_native for each in kind.steps] == [calls > 3]
+        assert [each.is_native for each in kind.steps] == [calls >= 16]
 
 
 def test_without_a_compiler_python_replays(monkeypatch):
     stand_in_for_graphs(monkeypatch)
-    background = Background(lambda tools, build: None, after=1)
-    monkeypatch.setattr(native_replay, "graph_steps", background)
-    monkeypatch.setattr(replay, "_see_free_step", native_replay._FreeSteps())
+    monkeypatch.setattr(native_replay, "graph_steps", OnRequest(lambda tools, build: None))
     module = net("cpu")
     replayed = ow.cuda_graphed(module)
-    for _ in range(3):
+    for _ in range(20):
         x = inputs("cpu")
         assert_equal(gradients(replayed, x, module.parameters()), gradients(module, x, module.parameters()))
-        assert background.thread is not None
-        background.thread.join()
     assert not replayed._kinds[0].steps[0].is_native
 
 
@@ -646,7 +577,9 @@ def test_what_cannot_be_captured_says_why_and_leaves_torch_as_it_was(way):
     x = inputs("cuda")
     replayed = ow.cuda_graphed(waits)
     for _ in range(2):
-        with pytest.raises(ow.CudaGraphError, match=r"(?s)waits cannot be captured as a CUDA graph: .*\.item\(\)"):
+        with pytest.raises(
+            ow.errors.CudaGraphError, match=r"(?s)waits cannot be captured as a CUDA graph: .*\.item\(\)"
+        ):
             replayed(x)
         assert torch.randn(3, device="cuda").isfinite().all(), "torch's generator still draws"
     module = net("cuda")

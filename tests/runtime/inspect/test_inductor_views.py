@@ -66,7 +66,7 @@ def test_the_stages_of_what_inductor_generates_are_shown_for_the_architecture() 
 @needs_triton
 def test_a_reference_that_cannot_be_compiled_is_an_error_that_names_operator_and_line(namespace: str) -> None:
     @ow.op(f"{namespace}::breaks")
-    def breaks(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def breaks(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         torch._dynamo.graph_break()
         return x * 2
 
@@ -74,6 +74,7 @@ def test_a_reference_that_cannot_be_compiled_is_an_error_that_names_operator_and
         show_reference(breaks.contract, "triton", "sm_90")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @needs_triton
 def test_where_inductor_only_calls_libraries_there_is_nothing_for_triton(namespace: str) -> None:

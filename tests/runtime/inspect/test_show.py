@@ -54,7 +54,7 @@ def test_autotune_and_heuristics_are_seen_through() -> None:
 @pytest.mark.triton
 def test_a_launcher_that_launches_nothing_is_refused(namespace: str) -> None:
     @ow.op(f"{namespace}::f")
-    def f(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x * 2
 
     f.triton(lambda x: x * 2, name="none")
@@ -89,7 +89,7 @@ def launch_unknown(x: Tensor) -> Tensor:
 @pytest.mark.nvrtc
 def test_instances_that_a_launcher_composes_are_shown_for_each_dtype(namespace: str) -> None:
     @ow.op(f"{namespace}::f")
-    def f(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def f(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x * 2
 
     f.cuda(launch_twice, name="composed", dtypes=[torch.float32, torch.float64])

@@ -18,8 +18,8 @@ calls = []
 def make_scaled_exp(name="testsaved::scaled_exp"):
     @ow.op(name)
     def scaled_exp(
-        x: Float[Tensor, "n"], scale: float
-    ) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved_for_backward]]:
+        x: Float[Tensor, " n"], scale: float
+    ) -> tuple[Float[Tensor, " n"], Annotated[Float[Tensor, " n"], ow.saved_for_backward]]:
         e = torch.exp(x)
         return e * scale, e
 
@@ -57,8 +57,8 @@ def test_the_caller_does_not_get_what_is_saved(scaled_exp):
 def test_two_outputs_and_one_saved():
     @ow.op("testsaved::two")
     def two(
-        x: Float[Tensor, "n"],
-    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved_for_backward]]:
+        x: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Annotated[Float[Tensor, " n"], ow.saved_for_backward]]:
         return x + 1, x + 2, x + 3
 
     assert [t[0].item() for t in two(torch.zeros(1))] == [1, 2]
@@ -147,8 +147,8 @@ def test_bench_compares_what_the_caller_gets(scaled_exp, monkeypatch):
 def test_arrays_too():
     @ow.op("testsaved::of_arrays")
     def of_arrays(
-        x: Float[np.ndarray, "n"],
-    ) -> tuple[Float[np.ndarray, "n"], Annotated[Float[np.ndarray, "n"], ow.saved_for_backward]]:
+        x: Float[np.ndarray, " n"],
+    ) -> tuple[Float[np.ndarray, " n"], Annotated[Float[np.ndarray, " n"], ow.saved_for_backward]]:
         return x * 2, x * 3
 
     assert isinstance(of_arrays(np.ones(3)), np.ndarray)
@@ -159,14 +159,14 @@ def test_saved_comes_last():
 
         @ow.op("testsaved::first")
         def first(
-            x: Float[Tensor, "n"],
-        ) -> tuple[Annotated[Float[Tensor, "n"], ow.saved_for_backward], Float[Tensor, "n"]]:
+            x: Float[Tensor, " n"],
+        ) -> tuple[Annotated[Float[Tensor, " n"], ow.saved_for_backward], Float[Tensor, " n"]]:
             return x + 1, x + 2
 
     with pytest.raises(ContractError, match="at least one tensor"):
 
         @ow.op("testsaved::only")
-        def only(x: Float[Tensor, "n"]) -> Annotated[Float[Tensor, "n"], ow.saved_for_backward]:
+        def only(x: Float[Tensor, " n"]) -> Annotated[Float[Tensor, " n"], ow.saved_for_backward]:
             return x + 1
 
 
@@ -178,7 +178,7 @@ def paired():
     forward = make_scaled_exp("testsaved::paired")
 
     @ow.op("testsaved::paired_backward")
-    def backward(grad: Float[Tensor, "n"], result1: Float[Tensor, "n"], scale: float) -> Float[Tensor, "n"]:
+    def backward(grad: Float[Tensor, " n"], result1: Float[Tensor, " n"], scale: float) -> Float[Tensor, " n"]:
         return grad * result1 * scale
 
     @backward.python(name="kernel")
@@ -190,6 +190,7 @@ def paired():
     return forward, backward
 
 
+@pytest.mark.slow
 def test_a_backward_operator_takes_what_its_parameters_name(paired):
     forward, _ = paired
     calls.clear()
@@ -222,13 +223,13 @@ def test_a_backward_operator_is_one_node_of_a_compiled_graph(paired):
 
 def test_needs_says_which_gradients_are_wanted():
     @ow.op("testsaved::product")
-    def product(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def product(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x * y
 
     @ow.op("testsaved::product_backward")
     def product_backward(
-        grad: Float[Tensor, "n"], x: Float[Tensor, "n"], y: Float[Tensor, "n"], needs: list[bool]
-    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        grad: Float[Tensor, " n"], x: Float[Tensor, " n"], y: Float[Tensor, " n"], needs: list[bool]
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         calls.append(list(needs))
         zero = torch.zeros_like(grad)
         return grad * y if needs[0] else zero, grad * x if needs[1] else zero
@@ -279,11 +280,12 @@ def test_a_backward_operator_and_setup_context_are_too_much(paired):
         forward.register_autograd(backward, setup_context=lambda ctx, inputs, output: None)
 
 
+@pytest.mark.slow
 def test_a_wrong_backward_operator_is_found():
     forward = make_scaled_exp("testsaved::wrongly_paired")
 
     @ow.op("testsaved::wrongly_paired_backward")
-    def backward(grad: Float[Tensor, "n"], result0: Float[Tensor, "n"], scale: float) -> Float[Tensor, "n"]:
+    def backward(grad: Float[Tensor, " n"], result0: Float[Tensor, " n"], scale: float) -> Float[Tensor, " n"]:
         return grad * result0 * scale  # result0 is scaled already
 
     forward.register_autograd(backward)
@@ -301,8 +303,8 @@ def test_a_wrong_backward_operator_is_found():
 def test_a_compiled_call_gives_what_is_saved_as_arrays_too():
     @ow.op("testsaved::arrays_that_are_saved")
     def both(
-        x: Float[np.ndarray, "n"],
-    ) -> tuple[Float[np.ndarray, "n"], Annotated[Float[np.ndarray, "n"], ow.saved_for_backward]]:
+        x: Float[np.ndarray, " n"],
+    ) -> tuple[Float[np.ndarray, " n"], Annotated[Float[np.ndarray, " n"], ow.saved_for_backward]]:
         return x * 2, x * 3
 
     compiled = torch.compile(lambda x: both.with_saved(x)[1] + 1, backend="eager", fullgraph=True)
@@ -318,13 +320,13 @@ def test_an_author_is_told_of_each_argument_whether_it_needs_a_gradient(namespac
 
         @ow.op(f"{namespace}::scaled")
         def scaled(
-            x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float = 2.0
-        ) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved_for_backward]]:
+            x: Float[Tensor, " n"], y: Float[Tensor, " n"], a: float = 2.0
+        ) -> tuple[Float[Tensor, " n"], Annotated[Float[Tensor, " n"], ow.saved_for_backward]]:
             return x * y * a, x * y
     else:
 
         @ow.op(f"{namespace}::scaled")
-        def scaled(x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float = 2.0) -> Float[Tensor, "n"]:
+        def scaled(x: Float[Tensor, " n"], y: Float[Tensor, " n"], a: float = 2.0) -> Float[Tensor, " n"]:
             return x * y * a
 
     messages = []

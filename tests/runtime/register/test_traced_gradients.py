@@ -28,11 +28,11 @@ def compiled(function, *, dynamic=None):
     return torch.compile(function, fullgraph=True, backend=backend, dynamic=dynamic), seen
 
 
-def scaled(x: Float[Tensor, "m n"], w: Float[Tensor, "n"], a: float = 2.0) -> Float[Tensor, "m n"]:
+def scaled(x: Float[Tensor, "m n"], w: Float[Tensor, " n"], a: float = 2.0) -> Float[Tensor, "m n"]:
     return a * torch.softmax(x * w, -1)
 
 
-def numpy_norm(x: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m"]:
+def numpy_norm(x: Float[np.ndarray, "m n"]) -> Float[np.ndarray, " m"]:
     return np.sqrt((x * x).sum(axis=1))
 
 
@@ -95,7 +95,7 @@ def test_a_choice_is_its_member_in_the_traced_reference(namespace):
         SUM = "sum"
 
     @ow.op(f"{namespace}::reduced")
-    def reduced(x: Float[Tensor, "n m"], how: Mode = Mode.SUM) -> Float[Tensor, "m"]:
+    def reduced(x: Float[Tensor, "n m"], how: Mode = Mode.SUM) -> Float[Tensor, " m"]:
         return getattr(x, how.value)(0)
 
     step, operations = compiled(lambda x: reduced(x, Mode.MEAN))

@@ -39,7 +39,7 @@ START, END = "<!-- table: start -->", "<!-- table: end -->"
 
 
 @ow.op("transforms::derived")
-def derived(x: Float[Tensor, "*b n"], w: Float[Tensor, "n"]) -> Float[Tensor, "*b n"]:
+def derived(x: Float[Tensor, "*b n"], w: Float[Tensor, " n"]) -> Float[Tensor, "*b n"]:
     return torch.tanh(x) * w
 
 
@@ -48,7 +48,7 @@ derived.python(lambda x, w: torch.tanh(x) * w, name="kernel", devices=["cpu"])
 
 @ow.op("transforms::written")
 def written(
-    x: Float[Tensor, "*b n"], w: Float[Tensor, "n"]
+    x: Float[Tensor, "*b n"], w: Float[Tensor, " n"]
 ) -> tuple[Float[Tensor, "*b n"], Annotated[Float[Tensor, "*b n"], ow.saved_for_backward]]:
     t = torch.tanh(x)
     return t * w, t
@@ -62,8 +62,8 @@ def _(x, w):
 
 @ow.op("transforms::written_backward")
 def written_backward(
-    grad: Float[Tensor, "*b n"], result1: Float[Tensor, "*b n"], w: Float[Tensor, "n"]
-) -> tuple[Float[Tensor, "*b n"], Float[Tensor, "n"]]:
+    grad: Float[Tensor, "*b n"], result1: Float[Tensor, "*b n"], w: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, "*b n"], Float[Tensor, " n"]]:
     return grad * w * (1 - result1 * result1), (grad * result1).flatten(0, -2).sum(
         0
     ) if grad.dim() > 1 else grad * result1
@@ -427,7 +427,7 @@ def autocast(op):
     ):
 
         @ow.op(f"transforms::autocast_{policy}", autocast=policy)
-        def cast(x: Float[Tensor, "*b n"], w: Float[Tensor, "n"]) -> Float[Tensor, "*b n"]:
+        def cast(x: Float[Tensor, "*b n"], w: Float[Tensor, " n"]) -> Float[Tensor, "*b n"]:
             return torch.tanh(x) * w
 
         first = x.detach().to(given).requires_grad_()

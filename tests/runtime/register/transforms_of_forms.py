@@ -30,7 +30,7 @@ START, END = "<!-- forms: start -->", "<!-- forms: end -->"
 
 
 @ow.op("forms::scale_")
-def scale_(x: Annotated[Float[Tensor, "n"], ow.mutated], w: Float[Tensor, "n"]) -> None:
+def scale_(x: Annotated[Float[Tensor, " n"], ow.mutated], w: Float[Tensor, " n"]) -> None:
     x.mul_(w)
 
 
@@ -40,7 +40,7 @@ def scale_each(xs: list[Float[Tensor, "?n"]], a: float = 2.0) -> list[Float[Tens
 
 
 @ow.op("forms::positive")
-def positive(x: Float[Tensor, "n"]) -> Float[Tensor, "m"]:
+def positive(x: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
     return x[x > 0] * 3
 
 

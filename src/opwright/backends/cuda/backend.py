@@ -11,23 +11,29 @@ import contextlib
 import functools
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.check_hooks import CheckHooks
 from opwright.backends.cuda import nvrtc
-from opwright.backends.cuda.simulator import compilation
-from opwright.backends.cuda.simulator.simulate import simulator_options
-from opwright.backends.gpu.recording import recordable
+from opwright.backends.cuda.host_expressions import SIMULATE_BY_LAUNCHER
+from opwright.backends.cuda.host_part import HostPart
+from opwright.backends.cuda.module import CudaModule, kernels
+from opwright.backends.gpu.recording import RecordableLauncher
+from opwright.backends.gpu.simulated_tensors import on_simulated
 from opwright.backends.native import host_function
 from opwright.backends.native.abi import ATEN, abi_of
 from opwright.backends.native.binding import binding_text
 from opwright.backends.native.host_call import load_host_function
+from opwright.backends.reachable import values_reached
+from opwright.backends.simulation import CudaSource, cuda_simulator, order_cuda_threads, source_text, with_cutlass
 from opwright.contract.contract import Contract
-from opwright.errors import KernelRefusedError
+from opwright.errors import KernelError, KernelRefusedError
 from opwright.machine import Compiler, Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.target import Engine, Target, engines_here
 
 __all__ = ["CudaBackend"]
 
@@ -44,18 +50,32 @@ _NO_NVCC = "nvcc is not found"
 _INSTALL_NVCC = "install a CUDA toolkit, or write a Python launcher around ow.cuda_module, which needs none"
 
 
+class _CudaHooks(CheckHooks):
+    computes_itself = True
+    has_barriers = True
+
+    @staticmethod
+    def under_check(order: int) -> contextlib.AbstractContextManager[None]:
+        """Run simulated threads in a permuted order, so that a result that depends on their order differs."""
+        return order_cuda_threads(order)
+
+
 class CudaBackend(Backend):
     """A launcher in Python, or a file for nvcc. ``options`` are nvcc's, for a file."""
 
     name = "cuda"
     mutates = True
-    has_barriers = True
+    not_packaged = (
+        "launches kernels of ow.cuda_module, which opwright compiles when they run",
+        "write a .cu file with a host function, op.cuda('kernel.cu'), or a Triton launcher",
+    )
+    check_hooks = _CudaHooks
     takes = frozenset({"callable", "file"})
     suffixes = (".cu",)
     default_devices = ("cuda",)
 
     def available(self, machine: Machine) -> Probe:
-        compiled, simulated = nvrtc.available(), compilation.available(machine)
+        compiled, simulated = nvrtc.available(), cuda_simulator(machine)
         if isinstance(compiled, Refused):
             if isinstance(simulated, Refused) or machine.has_gpu:
                 return compiled
@@ -69,16 +89,15 @@ class CudaBackend(Backend):
             notes.append(f"no GPU, so only `opwright check` and CPU tensors run it, {how}")
         return Accepted("; ".join(notes))
 
-    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
-        simulated = device == "cpu" and "cuda" in spec.devices and not isinstance(spec.source, Path)
-        if not simulated:
-            return super().probe(spec, device, machine)
-        if not machine.cuda_simulator:
+    def probe(self, spec: KernelSpec, target: Target, machine: Machine) -> Probe:
+        if target.device == "cpu" and "cuda" in spec.devices:
+            if target.engine is Engine.SIMULATOR:
+                return _simulated_host_part(spec, machine) if isinstance(spec.source, Path) else cuda_simulator(machine)
             return Refused(
                 "CUDA kernels run on a GPU; on a CPU only in the simulator",
                 "use `opwright check`, which does so in a worker, or set OPWRIGHT_CUDA_SIMULATOR=1",
             )
-        return compilation.available(machine)
+        return super().probe(spec, target, machine)
 
     def tools_for(self, spec: KernelSpec, machine: Machine) -> Probe:
         if not isinstance(spec.source, Path):
@@ -92,14 +111,19 @@ class CudaBackend(Backend):
             host_function.check_options(spec, contract)
             super().validate(spec, contract)
 
+    def files(self, spec: KernelSpec) -> Iterator[Path]:
+        if isinstance(spec.source, Path):
+            yield from host_function.files(spec.source)
+            return
+        for module in (value for value in values_reached(spec.source) if isinstance(value, CudaModule)):
+            if module.source.path is not None:
+                yield module.source.path.absolute()
+            yield from (header.absolute() for header in module.source.headers())
+
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
         if isinstance(spec.source, Path):
             return binding_text(spec, contract, unique="<hash>")
         return super().generate(spec, contract)
-
-    def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
-        """Run simulated threads in a permuted order, so that a result that depends on their order differs."""
-        return simulator_options(seed=order)
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         return self.compile_together(spec, contract, (), tools)
@@ -109,6 +133,15 @@ class CudaBackend(Backend):
     ) -> Artifact:
         if not isinstance(spec.source, Path):
             return Artifact(spec.entry, payload=spec.source)  # its kernels are compiled when they are launched
+        if Engine.SIMULATOR not in engines_here():
+            return self._build(spec, contract, tools, others)
+        if tools.machine.nvcc is not None:  # its errors are the kernel's, simulated or not
+            self._build(spec, contract, tools, others)
+        return Artifact(spec.entry, payload=_host_part(spec))
+
+    def _build(
+        self, spec: KernelSpec, contract: Contract, tools: BuildTools, others: Sequence[host_function.Member]
+    ) -> Artifact:
         return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine), others)
 
     def toolchain(self, spec: KernelSpec, contract: Contract, machine: Machine) -> host_function.Toolchain:
@@ -125,8 +158,38 @@ class CudaBackend(Backend):
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if artifact.file is None:
-            return contract.signature.flat(recordable(artifact.payload))
+            writes = bool(contract.signature.mutated)
+            own: Launch = artifact.payload
+            if isinstance(spec.source, Path):
+                return own
+            launch = on_simulated(own) if Engine.SIMULATOR in engines_here() else own
+            launcher = RecordableLauncher(launch, own, kernels=kernels, passed_on=(int, float), writes=writes)
+            return contract.signature.flat(launcher)
         return load_host_function(artifact.file, artifact.entry, contract)
+
+
+def _host_part(spec: KernelSpec) -> Launch:
+    """The host function of a file as one in Python, whose kernels the simulator runs.
+
+    Raises:
+        NotSimulatedError: it does more than to launch.
+    """
+    assert isinstance(spec.source, Path)  # the caller has tested it
+    source = CudaSource(source_text(spec.source), spec.source.absolute(), tuple(spec.options.get("options", ())))
+    return HostPart(CudaModule(with_cutlass(source))).function(spec.entry)
+
+
+def _simulated_host_part(spec: KernelSpec, machine: Machine) -> Probe:
+    """Whether a file's host function is simulated. One that is not is compiled all the same, for the errors."""
+    simulator = cuda_simulator(machine)
+    if isinstance(simulator, Refused):
+        return simulator
+    try:
+        _host_part(spec)
+    except KernelError as error:
+        if machine.nvcc is None:
+            return Refused(error.message, error.fix or SIMULATE_BY_LAUNCHER)
+    return simulator
 
 
 def _device_link_flags(spec: KernelSpec) -> tuple[str, ...]:
@@ -146,6 +209,8 @@ def _architecture_flags(spec: KernelSpec, machine: Machine) -> tuple[str, ...]:
         return ()
     assert machine.nvcc is not None  # refused by the caller
     known = _known_architectures(machine.nvcc)
+    if Engine.SIMULATOR in engines_here():  # compiled for its errors only
+        return (f"-arch=sm_{max(known & set(_ARCHITECTURES) or known)}",)
     here = {10 * gpu.capability[0] + gpu.capability[1] for gpu in machine.gpus}
     chosen = sorted(known & (here or set(_ARCHITECTURES))) or [max(known)]
     built = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]

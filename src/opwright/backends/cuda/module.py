@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from opwright.backends.build_tools import build_tools
-from opwright.backends.c_text import source_text
 from opwright.backends.cuda import nvrtc
-from opwright.backends.cuda.cutlass_headers import with_cutlass
-from opwright.backends.cuda.options import parse_options
-from opwright.backends.cuda.simulator.simulate import simulate, simulated_kernel
-from opwright.backends.cuda.simulator.variables import SharedVariables
-from opwright.backends.cuda.source import CudaSource, kernels_defined
-from opwright.backends.cuda.text.parsing import declarations, is_template, qualified_names
 from opwright.backends.cuda.variables import CpuMemory, DeviceVariable, GpuMemory, in_code, no_variable
 from opwright.backends.gpu.arguments import KernelStruct
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter
 from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
-from opwright.backends.gpu.recording import Recorder, recorder_of_this_thread
+from opwright.backends.gpu.recording import Recorder, plain_number, recorder_of_this_thread
 from opwright.backends.native.native_call import native_calls
+from opwright.backends.simulation import (
+    CudaSource,
+    SharedVariables,
+    check_name,
+    full_name,
+    parse_options,
+    run_simulated,
+    simulated_kernel,
+    source_text,
+    with_cutlass,
+)
 from opwright.contract.fingerprint import digest
 from opwright.errors import KernelError, LaunchError
 
-__all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module"]
+__all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module", "kernels"]
 
 
 def cdiv(a: int, b: int) -> int:
@@ -100,19 +104,19 @@ class CudaModule:
     def __init__(self, source: CudaSource, instances: tuple[str, ...] = ()) -> None:
         self.source = source
         self.instances = instances
-        self.defined = kernels_defined(source.text)
+        self.defined = source.kernels
         parse_options(source.options)  # refuses an option that is not known
         if not self.defined:
             raise KernelError(f"{source.name} has no __global__ function", fix="define one, or name another file")
         for instance in instances:
-            self._check_name(instance)
+            check_name(source, instance)
         self._kernels: dict[str, CudaKernel] = {}
         self.simulated_variables = SharedVariables()
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Changes with the text, its own headers, the options and the instances."""
-        headers = [source_text(h) for h in self.source.headers()]
+        headers = [header.text for header in self.source.headers().values()]
         return digest("cuda", self.source.text, *headers, *self.source.options, *self.instances)
 
     def __getitem__(self, name: str) -> CudaKernel:
@@ -124,26 +128,10 @@ class CudaModule:
         """
         kernel = self._kernels.get(name)
         if kernel is None:
-            self._check_name(name)
-            full = self._full_name(name)
+            full = full_name(self.source, name)
             kernel = self._kernels.get(full) or CudaKernel(self, full)
             self._kernels[name] = self._kernels[full] = kernel
         return kernel
-
-    def _full_name(self, name: str) -> str:
-        bare, opening, arguments = name.partition("<")
-        found = qualified_names(self.source.text, bare.strip().split("::")[-1])
-        fitting = [f for f in found if f == bare.strip() or f.endswith(f"::{bare.strip()}")]
-        if len(set(fitting)) > 1:
-            raise KernelError(
-                f"{self.source.name}: {name!r} is ambiguous", fix=f"name one of {', '.join(sorted(set(fitting)))}"
-            )
-        if not opening and is_template(self.source.text, bare.split("::")[-1]):
-            raise KernelError(
-                f"{self.source.name}: {name!r} is a template",
-                fix=f"a template needs its arguments, as in module['{name}<float>']; {name}<> if all have defaults",
-            )
-        return f"{fitting[0]}{opening}{arguments}" if fitting else name
 
     def variable(self, name: str, device: torch.device | str | None = None) -> DeviceVariable:
         """A ``__device__`` or ``__constant__`` variable, to ``set`` and ``get``.
@@ -159,15 +147,15 @@ class CudaModule:
         given = torch.device(device) if device is not None else None
         on_gpu = given.type == "cuda" if given is not None else torch.cuda.is_available()
         index = (given.index if given and given.index is not None else torch.cuda.current_device()) if on_gpu else _CPU
-        types = declarations(self.source.text).types
+        declared = self.source.parsed.variables.get(name)
         find = functools.partial(self._variable_memory, name, index)
         find()  # an unknown name is an error now
-        return DeviceVariable(name, self.source.name, types.get(name, ""), find)
+        return DeviceVariable(name, self.source.name, declared.type if declared is not None else "", find)
 
     def _variable_memory(self, name: str, device: int) -> CpuMemory | GpuMemory:
-        known = declarations(self.source.text).types
+        known = self.source.parsed.variables
         if device == _CPU:
-            plain = [k for k in self.defined if not is_template(self.source.text, k)]
+            plain = [k for k in self.defined if not self.source.defining(k).is_template(k)]
             candidates = [*self._kernels, *self.instances, *plain]
             for kernel in dict.fromkeys(k for k in candidates if "<" in k or k in plain):
                 memory = self.simulated_variables.memory(simulated_kernel(self.source, kernel), name)
@@ -191,7 +179,7 @@ class CudaModule:
 
     def entry(self, arch: str, name: str) -> tuple[DeviceCode, EntryPoint]:
         """The binary that holds a kernel, and the kernel in it."""
-        name = self._full_name(name)
+        name = full_name(self.source, name)
         code = self.compile(arch, name)
         found = code.entry(name)
         if found is not None and sum(e.name == found.name for e in code.entries) > 1:
@@ -207,7 +195,7 @@ class CudaModule:
     @functools.cached_property
     def variables(self) -> tuple[str, ...]:
         """The variables that kernels of the source may write. Each compilation has a copy."""
-        return declarations(self.source.text).variables
+        return tuple(v.name for v in self.source.parsed.variables.values() if v.is_writable)
 
     def _instances_with(self, name: str | None) -> tuple[str, ...]:
         if name is None or "<" not in name or name in self.instances:
@@ -219,11 +207,6 @@ class CudaModule:
                 fix=f"name it from the start: ow.cuda_module(..., instances=[{name!r}])",
             )
         return (name,)
-
-    def _check_name(self, name: str) -> None:
-        bare = name.split("<")[0].strip().split("::")[-1]
-        if bare not in self.defined:
-            raise KernelError(f"{self.source.name} has no kernel {bare!r}", fix=f"it defines {list(self.defined)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CudaModule, (self.source, self.instances)
@@ -283,7 +266,7 @@ class CudaKernel:
         first = arguments[0] if arguments else None
         device = first.get_device() if type(first) is torch.Tensor and first.is_cuda else self._device_of(arguments)
         if device == _CPU:
-            simulate(self.module.source, self.name, configuration, arguments, self.module.simulated_variables)
+            run_simulated(self.module.source, self.name, configuration, arguments, self.module.simulated_variables)
             return
         function = self._functions.get(device)
         if function is None:
@@ -294,8 +277,9 @@ class CudaKernel:
     def _launch_recorded(self, recorder: Recorder, launch: Any, *arguments: Any) -> None:
         configuration = self._configuration(launch)
         with recorder.launching():
-            self._launch(launch, configuration, *arguments)
-            device = self._device_of(arguments)
+            plain = tuple(map(plain_number, arguments))
+            self._launch(launch, configuration, *plain)
+            device = self._device_of(plain)
             function = self._functions.get(device)
             if function is not None and not configuration.is_empty:
                 passed = function.recorded(arguments, device, recorder)
@@ -341,6 +325,11 @@ class CudaKernel:
 
     def __repr__(self) -> str:
         return f"<CUDA kernel {self.name} of {self.module.source.name}>"
+
+
+def kernels(value: Any) -> Iterable[tuple[Any, str, Any]] | None:
+    """What else launches of a value's kernels depend on (``RecordableLauncher``): nothing; None for other values."""
+    return () if type(value) in (CudaModule, CudaKernel) else None
 
 
 def _arch_of(device: int) -> str:

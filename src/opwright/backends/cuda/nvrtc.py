@@ -24,20 +24,24 @@ from typing import Any
 import torch
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.c_text import blank_out, opening_bracket, split_commas
 from opwright.backends.compiler import compile_error
 from opwright.backends.compiler_inputs import SearchFolders, key_parts, read_by_build
-from opwright.backends.cuda.curand_headers import curand_folder
 from opwright.backends.cuda.nvrtc_headers import PRELUDE, header_texts, missing_headers
 from opwright.backends.cuda.nvrtc_process import NvrtcDiedError, NvrtcResult, run_nvrtc
-from opwright.backends.cuda.options import parse_options
-from opwright.backends.cuda.source import CudaSource
-from opwright.backends.cuda.text.items import Item, items_of
-from opwright.backends.cuda.text.own_headers import DeviceFiles
-from opwright.backends.cuda.text.parsing import globally_named
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
 from opwright.backends.gpu.device_code import typed_parameters as with_types
 from opwright.backends.gpu.ptxas import read_resources
+from opwright.backends.simulation import (
+    CudaSource,
+    DeviceFiles,
+    ParsedSource,
+    curand_folder,
+    members_of,
+    opening_bracket,
+    parse_options,
+    parsed,
+    split_commas,
+)
 from opwright.cache import ArtifactKey
 from opwright.contract.dtypes import short
 from opwright.errors import CompileError, KernelRefusedError
@@ -122,7 +126,7 @@ def compile_device_code(source: CudaSource, instances: Sequence[str], arch: str,
     """Compile a source, or take it from the cache.
 
     Args:
-        instances: templates to instantiate, as C++ writes them: ``add<float, 4>``. Kernels that are no templates
+        instances: templates to instantiate, as C++ writes them: ``add<float, 4>``. Kernels that are not templates
             are always in the result.
         arch: such as ``sm_90``; an ``-arch`` among the source's options goes first.
 
@@ -137,7 +141,7 @@ def compile_device_code(source: CudaSource, instances: Sequence[str], arch: str,
     arch = options.arch or arch
     _refuse_unknown_arch(source, arch)
     files = source.device_files(lambda name: name in header_texts(), instances=instances)
-    flags = _flags(source, files, arch)
+    flags = _flags(source, files, arch, instances)
 
     def build(folder: Path) -> ReadFiles:
         began = time.time_ns()
@@ -175,16 +179,17 @@ def _paths(files: DeviceFiles) -> list[str]:
     return [str(header.path) for header in files.headers]
 
 
-def _flags(source: CudaSource, files: DeviceFiles, arch: str) -> tuple[str, ...]:
+def _flags(source: CudaSource, files: DeviceFiles, arch: str, instances: Sequence[str]) -> tuple[str, ...]:
     options = parse_options(source.options)
     folders = [source.folder, *options.include_folders, *cuda_include_folders()]
     standard = () if any(c.startswith("--std") for c in options.code) else ("--std=c++17",)
+    named = [*files.sources, parsed("\n".join(instances))]  # a type may be named as a template's argument only
     return (
         f"--gpu-architecture={arch}",
         *standard,
         "-lineinfo",
         "--ptxas-options=-v",
-        *(f"--pre-include={name}" for name in (PRELUDE, *missing_headers(_all_text(files)))),
+        *(f"--pre-include={name}" for name in (PRELUDE, *missing_headers(named))),
         *options.macros,
         *(c for c in options.code if c != "-lineinfo"),
         *(("-default-device",) if _has_plain_constexpr(files) else ()),
@@ -193,25 +198,25 @@ def _flags(source: CudaSource, files: DeviceFiles, arch: str) -> tuple[str, ...]
 
 
 def _all_text(files: DeviceFiles) -> str:
-    return "\n".join([files.text, *(header.text for header in files.headers)])
+    return "\n".join(source.text for source in files.sources)
 
 
 def _has_plain_constexpr(files: DeviceFiles) -> bool:
-    """Whether there is a constexpr function without an execution space, which nvcc takes and NVRTC refuses."""
-    texts = (files.text, *(header.text for header in files.headers))
-    heads = [item.head for text in texts for item in items_of(blank_out(text)) if item.kind in ("function", "class")]
-    members = [item.head for text in texts for item in _members(blank_out(text))]
+    """Whether there is a constexpr function without an execution space, which nvcc takes and NVRTC refuses. Headers are
+    read up to the first one: those of CUTLASS take seconds."""
     return any(
         re.search(r"\bconstexpr\b", head) and not re.search(r"\b__(?:device|global)__", head)
-        for head in [*heads, *members]
+        for source in files.sources
+        for head in _heads(source)
     )
 
 
-def _members(code: str) -> Iterator[Item]:
-    """The items in the bodies of a source's classes."""
-    for item in items_of(code):
-        if item.kind == "class" and "{" in code[item.begin : item.end]:
-            yield from items_of(code[code.index("{", item.begin) + 1 : item.end - 1].rstrip("; \n}"))
+def _heads(source: ParsedSource) -> Iterator[str]:
+    """Those of functions, classes and members."""
+    for item in source.items:
+        if item.kind in ("function", "class"):
+            yield item.head
+        yield from (member.head for member in members_of(item, source.statements)[0])
 
 
 def _key(source: CudaSource, files: DeviceFiles, instances: Sequence[str], flags: Sequence[str]) -> ArtifactKey:
@@ -271,7 +276,7 @@ _HEADER = "Processing Header File"  # the event for a header in the trace
 def _compile(job: _Job, instances: Sequence[str]) -> _Compiled:
     headers = None
     # Names are looked up in the global namespace: a library that the source uses whole may have the same ones.
-    asked = {instance: globally_named(job.source.text, instance) for instance in instances}
+    asked = {instance: job.source.defining(instance).globally_named(instance) for instance in instances}
     if _version() < _TRACES:
         first = _run_nvrtc(job, [*asked.values()])
     else:
@@ -316,12 +321,12 @@ def _run_nvrtc(job: _Job, expressions: Sequence[str]) -> NvrtcResult:
     # A library's headers are read where they are.
     files = dataclasses.replace(job.files, headers=tuple(h for h in job.files.headers if not h.of_library))
 
-    def compiled(text: str, includer: Path | None) -> str:
-        return files.redirected(text, includer, lambda name: name in header_texts())
+    def compiled(source: ParsedSource, path: Path | None) -> str:
+        return files.redirected(source, path, lambda name: name in header_texts())
 
     # Headers without host code are read where they are. (NVRTC 13 crashes on a #line in a header that is no file.)
-    copies = {h.copy: compiled(h.text, h.path) for h in files.headers} if files.changed else {}
-    text = (compiled(files.text, source.path) if files.changed else files.text) + _PROBE
+    copies = {h.copy: compiled(h.source, h.path) for h in files.headers} if files.changed else {}
+    text = (compiled(files.source, source.path) if files.changed else files.text) + _PROBE
     try:
         result = run_nvrtc(text, source.name, {**header_texts(), **copies}, job.flags, expressions)
     except NvrtcDiedError as error:
@@ -342,11 +347,9 @@ def _run_nvrtc(job: _Job, expressions: Sequence[str]) -> NvrtcResult:
 
 def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> CompileError:
     """The first errors with their source lines and carets; of a missing template, what there is instead."""
-    from opwright.backends.cuda.source import kernels_defined
-
     asked = [e.removeprefix("::") for e in expressions if not e.startswith(_SIGNATURE)]
     missing = re.search(r'name expression "?([^"\n]+?)"?(?: |$)|error: .*"(\w+)" is undefined', log)
-    defined = kernels_defined(source.text)
+    defined = source.kernels
     if missing and any(e.split("<")[0].strip() not in defined for e in asked):
         wrong = next(e for e in asked if e.split("<")[0].strip() not in defined)
         return CompileError(

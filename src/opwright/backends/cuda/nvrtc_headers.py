@@ -5,12 +5,23 @@ The simulator's compiler has these headers itself. So both take the same sources
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from opwright.backends.c_text import INCLUDE, blank_out
-from opwright.backends.cuda.text.torch_names import FUNCTION_OBJECT, HEADERS, TORCH_NAMES, uses_torch_names
+from opwright.backends.simulation import (
+    FUNCTION_OBJECT,
+    TORCH_NAMES,
+    ParsedSource,
+    header_text,
+    torch_names_header,
+    uses_torch_names,
+)
 
 __all__ = ["PRELUDE", "header_texts", "missing_headers"]
+
+_HEADERS = Path(__file__).parent / "headers"
 
 PRELUDE = "opwright_prelude.h"
 # Headers of C and C++ that the prelude replaces, as far as kernels use them.
@@ -51,30 +62,41 @@ _CUB_OLD = r"(?:Sum|Max|Min|Difference|Division|Equality|Inequality)"
 
 def header_texts() -> dict[str, str]:
     """The texts of headers that are no files, by name."""
-    names = {TORCH_NAMES: (HEADERS / TORCH_NAMES).read_text()}
-    names[_TUPLE] = (HEADERS / "nvrtc_tuple.h").read_text()
-    names[_TRAITS] = (HEADERS / "nvrtc_traits.h").read_text()
-    names[_FUNCTIONAL] = (HEADERS / "nvrtc_functional.h").read_text()
-    names[_ARRAY] = (HEADERS / "nvrtc_array.h").read_text()
-    names[_WARPS_OF_TORCH] = (HEADERS.parent / "simulator" / "include" / _WARPS_OF_TORCH).read_text()
-    names[_CUB] = (HEADERS / "nvrtc_cub.h").read_text()
-    names[_CUB_NAMES] = (HEADERS / "nvrtc_cub_names.h").read_text()
-    driver = dict.fromkeys(("cuda.h", "cudaTypedefs.h"), (HEADERS / "nvrtc_driver.h").read_text())
-    return {PRELUDE: (HEADERS / "nvrtc_prelude.h").read_text(), **names, **dict.fromkeys(_REPLACED, ""), **driver}
+    names = {TORCH_NAMES: torch_names_header().read_text()}
+    names[_TUPLE] = (_HEADERS / "nvrtc_tuple.h").read_text()
+    names[_TRAITS] = (_HEADERS / "nvrtc_traits.h").read_text()
+    names[_FUNCTIONAL] = (_HEADERS / "nvrtc_functional.h").read_text()
+    names[_ARRAY] = (_HEADERS / "nvrtc_array.h").read_text()
+    names[_WARPS_OF_TORCH] = header_text(_WARPS_OF_TORCH)
+    names[_CUB] = (_HEADERS / "nvrtc_cub.h").read_text()
+    names[_CUB_NAMES] = (_HEADERS / "nvrtc_cub_names.h").read_text()
+    driver = dict.fromkeys(("cuda.h", "cudaTypedefs.h"), (_HEADERS / "nvrtc_driver.h").read_text())
+    return {PRELUDE: (_HEADERS / "nvrtc_prelude.h").read_text(), **names, **dict.fromkeys(_REPLACED, ""), **driver}
 
 
-def missing_headers(text: str) -> tuple[str, ...]:
-    """The headers of half types, tuples, CUB's old names and torch's that a source uses without including any."""
-    included = {found[2] for found in INCLUDE.finditer(text)}
-    code = blank_out(text)
-    found = tuple(name for name, types in _WITHOUT_HEADER if name not in included and types.search(code))
-    if _uses_old_names_of_cub(code):
+def missing_headers(sources: Sequence[ParsedSource]) -> tuple[str, ...]:
+    """The headers of half types, tuples, CUB's old names and torch's that sources use without including any."""
+    included = {include.name for source in sources for include in source.includes}
+
+    def is_used(search: Callable[[str], object]) -> bool:
+        return any(_finds(search, source) for source in sources)
+
+    found = tuple(name for name, types in _WITHOUT_HEADER if name not in included and is_used(types.search))
+    if _uses_old_names_of_cub("\n".join(source.code for source in sources)):
         found = (*found, _CUB_NAMES)
-    return (*found, TORCH_NAMES) if uses_torch_names(code) else found
+    return (*found, TORCH_NAMES) if is_used(uses_torch_names) else found
+
+
+@functools.lru_cache(maxsize=4096)
+def _finds(search: Callable[[str], object], source: ParsedSource) -> bool:
+    """Whether a search finds something in a source. It is remembered because CUTLASS's headers take seconds."""
+    return bool(search(source.code))
 
 
 def _uses_old_names_of_cub(code: str) -> bool:
     """Whether names that CUB no longer has are used: of its namespace, of one that stands for it, or without one."""
+    if "cub" not in code:
+        return False
     aliases = re.findall(r"\bnamespace\s+(\w+)\s*=\s*(?:::\s*)?cub\s*;", code)
     spaces = rf"(?:{'|'.join(map(re.escape, ['cub', *aliases]))})"
     if re.search(rf"\b{spaces}\s*::\s*{_CUB_OLD}\b", code):

@@ -91,7 +91,7 @@ class DeviceVariable:
         data = self._as_tensor(value)
         if data.nbytes != memory.size:
             raise LaunchError(
-                f"{self._where} has {memory.size} bytes{self._elements(memory.size)}, but {data.nbytes} were given",
+                f"{self._where} must have {memory.size} bytes{self._elements(memory.size)}, got {data.nbytes}",
                 fix="give all of its elements",
             )
         recorder = recorder_of_this_thread()

@@ -7,19 +7,24 @@ the arguments of a launch and to launch.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+
+from opwright.backends import simulation
+from opwright.backends.simulation import Parameter, ParameterKind
 
 __all__ = [
     "DeviceCode",
     "EntryPoint",
     "Parameter",
+    "ParameterKind",
     "Resources",
     "demangle",
     "dtypes_of_elements",
@@ -28,30 +33,6 @@ __all__ = [
     "typed_parameters",
     "variables_in_ptx",
 ]
-
-ParameterKind = Literal["pointer", "integer", "unsigned", "floating", "bool", "struct"]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a kernel.
-
-    Attributes:
-        kind: what a launch may pass.
-        size: bytes.
-        type_name: as it is written in C++ (for PTX of another language, PTX's own type).
-        dtypes: the dtypes of tensors that may be passed for a pointer; empty if unknown. A ``float4*``
-            takes float32.
-        alignment: of a pointer, in bytes.
-        writes: False for a pointer to const.
-    """
-
-    kind: ParameterKind
-    size: int
-    type_name: str
-    dtypes: tuple[torch.dtype, ...] = ()
-    alignment: int = 1
-    writes: bool = True
 
 
 @dataclass(frozen=True)
@@ -166,35 +147,6 @@ def _ptx_parameter(kind: str, count: int | None) -> Parameter:
     return Parameter(kinds.get(letter, "unsigned"), bits // 8, f".{kind}")
 
 
-# C++ type → the kind of its argument, and the dtypes with such elements. Sizes come from PTX.
-_TYPES: dict[str, tuple[ParameterKind, tuple[torch.dtype, ...]]] = {
-    "float": ("floating", (torch.float32,)),
-    "double": ("floating", (torch.float64,)),
-    "__half": ("floating", (torch.float16,)),
-    "__nv_bfloat16": ("floating", (torch.bfloat16,)),
-    "c10::Half": ("struct", (torch.float16,)),
-    "c10::BFloat16": ("struct", (torch.bfloat16,)),
-    "bool": ("bool", (torch.bool,)),
-    "char": ("integer", ()),  # bytes of any dtype
-    "signed char": ("integer", (torch.int8,)),
-    "short": ("integer", (torch.int16, torch.uint16)),
-    "int": ("integer", (torch.int32, torch.uint32)),
-    "long": ("integer", (torch.int64, torch.uint64)),
-    "long long": ("integer", (torch.int64, torch.uint64)),
-    "unsigned char": ("unsigned", (torch.uint8, torch.bool)),
-    "unsigned short": ("unsigned", (torch.uint16, torch.int16)),
-    "unsigned int": ("unsigned", (torch.uint32, torch.int32)),
-    "unsigned long": ("unsigned", (torch.uint64, torch.int64)),
-    "unsigned long long": ("unsigned", (torch.uint64, torch.int64)),
-    "__half2": ("struct", (torch.float16,)),
-    "__nv_bfloat162": ("struct", (torch.bfloat16,)),
-    "__nv_fp8_e4m3": ("struct", (torch.float8_e4m3fn,)),
-    "__nv_fp8_e5m2": ("struct", (torch.float8_e5m2,)),
-}
-_PAIRS = {torch.float32: torch.complex64, torch.float64: torch.complex128}
-_VECTOR = re.compile(r"(u?)(char|short|int|longlong|long|float|double)([1234])(?:_16a|_32a)?$")
-
-
 def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter, ...]:
     """The parameters with their C++ types: which are pointers, their element types and alignments.
 
@@ -207,28 +159,13 @@ def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter
 
 def typed_parameter(name: str, size: int, unknown_kind: ParameterKind) -> Parameter:
     """A parameter from its C++ type. ``unknown_kind`` is for a type that is not in the table, such as an enum."""
-    if name.endswith("*"):
-        pointee = name[:-1].strip()
-        dtypes, alignment = _element(re.sub(r"\b(const|volatile)\b", "", pointee).strip())
-        return Parameter("pointer", size, name, dtypes, alignment, writes="const" not in pointee)
-    kind, dtypes = _TYPES.get(_as_demangled(name), (unknown_kind, ()))
-    return Parameter(kind, size, name, dtypes)
-
-
-def _as_demangled(name: str) -> str:
-    """g++'s ``long unsigned int`` as a demangler writes it: ``unsigned long``."""
-    parts = name.split()
-    if len(parts) > 1 and parts[-1] == "int" and parts[0] != "unsigned":
-        parts = parts[:-1]
-    if "unsigned" in parts:
-        parts = ["unsigned", *(p for p in parts if p != "unsigned")]
-    return " ".join(parts)
+    typed = simulation.typed_parameter(name, size, unknown_kind)
+    return dataclasses.replace(typed, dtypes=tuple(getattr(torch, dtype) for dtype in typed.dtypes))
 
 
 def dtypes_of_elements(type_name: str) -> tuple[torch.dtype, ...]:
     """The dtypes of a tensor with elements of a C++ type, such as ``float`` or ``float4``; empty if any would do."""
-    kind, dtypes = _TYPES.get(_as_demangled(type_name), ("struct", ()))
-    return dtypes if kind != "struct" or dtypes else _element(type_name)[0]
+    return tuple(getattr(torch, dtype) for dtype in simulation.dtypes_of_elements(type_name))
 
 
 def variables_in_ptx(ptx: str) -> dict[str, int]:
@@ -237,22 +174,3 @@ def variables_in_ptx(ptx: str) -> dict[str, int]:
     for bits, symbol, count in _PTX_VARIABLE.findall(ptx):
         found[symbol] = int(bits) // 8 * (int(count) if count else 1)
     return found
-
-
-def _element(pointee: str) -> tuple[tuple[torch.dtype, ...], int]:
-    """The dtypes of a tensor for a pointer to such a type, and the alignment of its address in bytes."""
-    if vector := _VECTOR.match(pointee):
-        unsigned, word, lanes = vector.groups()
-        scalar = "long long" if word == "longlong" else word
-        dtypes, size = _TYPES[scalar][1], 1 if word == "char" else _TYPES[scalar][1][0].itemsize
-        # Three lanes are aligned like one, and nothing more than 16 bytes (CUDA C++ Programming Guide, vector types).
-        alignment = size if lanes == "3" else min(16, size * int(lanes))
-        if unsigned:
-            return (), alignment  # copies of any type: uint4 is the common one for 128 bits
-        if lanes == "2" and dtypes[0] in _PAIRS:
-            dtypes = (*dtypes, _PAIRS[dtypes[0]])
-        return dtypes, alignment
-    dtypes = _TYPES.get(_as_demangled(pointee), ("struct", ()))[1]
-    if pointee in ("__half2", "__nv_bfloat162"):
-        return dtypes, 4
-    return dtypes, dtypes[0].itemsize if dtypes else 1

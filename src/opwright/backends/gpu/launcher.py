@@ -17,48 +17,25 @@ from typing import Any
 import torch
 
 from opwright.backends.gpu.arguments import Packer
-from opwright.backends.gpu.clusters import (
+from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter
+from opwright.backends.gpu.launch_attributes import (
     Extent,
     allow_cluster,
-    check_cluster,
     check_cooperative,
     check_launched_cluster,
     declared_cluster,
     launch_with_attributes,
 )
-from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
-from opwright.backends.gpu.recording import Recorder
+from opwright.backends.gpu.recording import PassedOn, Recorder, plain_number
 from opwright.backends.native.native_call import ArgumentSource, GpuKernel, KernelArgument, NativeCall, NativeCalls
+from opwright.backends.simulation import as_extent, check_launch
 from opwright.errors import KernelRefusedError, LaunchError
 from opwright.internals.cuda import current_device, current_stream
 
 __all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent", "copy_from_variable", "copy_to_variable"]
 
-# Limits of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
-_LARGEST_GRID = (2**31 - 1, 65535, 65535)
-_LARGEST_BLOCK = (1024, 1024, 64)
-_MOST_THREADS = 1024
 # The shared memory of a block for which the kernel's attribute need not be raised.
 _DEFAULT_SHARED_BYTES = 48 * 1024
-
-
-def as_extent(extent: int | Sequence[int], what: str, kernel: str) -> Extent:
-    """A grid or a block as three numbers.
-
-    Raises:
-        LaunchError: it is not one to three non-negative integers.
-    """
-    numbers = (extent,) if isinstance(extent, int) else tuple(extent) if isinstance(extent, Sequence) else ()
-    if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise LaunchError(
-            f"{kernel}: the {what} is {extent!r}",
-            fix=f"give an int or a tuple of up to three, as in kernel[{_EXAMPLE}]",
-        )
-    x, y, z = (*numbers, 1, 1)[:3]
-    return x, y, z
-
-
-_EXAMPLE = "(grid_x, grid_y), (block_x, block_y)"
 
 
 class Configuration:
@@ -83,17 +60,7 @@ class Configuration:
         self.launchers: dict[int, Callable[..., None]] = {}
         # cuda-core's form of it, made at the first launch.
         self.native: Any = None
-        if self.threads == 0 or self.threads > _MOST_THREADS or _exceeds(block, _LARGEST_BLOCK):
-            raise LaunchError(
-                f"{kernel}: a block of {block} has {self.threads} threads",
-                fix=f"a block has 1 to {_MOST_THREADS} threads, and at most {_LARGEST_BLOCK} in each direction",
-            )
-        if _exceeds(grid, _LARGEST_GRID):
-            raise LaunchError(f"{kernel}: a grid of {grid} is too large", fix=f"the limit is {_LARGEST_GRID}")
-        if not isinstance(shared_bytes, int) or shared_bytes < 0:
-            raise LaunchError(f"{kernel}: {shared_bytes!r} bytes of shared memory", fix="give a whole number of bytes")
-        if cluster is not None:
-            check_cluster(kernel, cluster, grid)
+        check_launch(kernel, grid, block, shared_bytes, cluster)
 
     @property
     def threads(self) -> int:
@@ -104,10 +71,6 @@ class Configuration:
     def names_cluster(self) -> bool:
         """Whether the launch names a cluster of several blocks, for which the driver's plain call has no parameter."""
         return self.cluster is not None and self.cluster != (1, 1, 1)
-
-
-def _exceeds(extent: Extent, limit: Extent) -> bool:
-    return any(e > m for e, m in zip(extent, limit, strict=True))
 
 
 class DeviceFunction:
@@ -189,15 +152,12 @@ class DeviceFunction:
         self, arguments: Sequence[Any], device: int, recorder: Recorder
     ) -> list[KernelArgument | torch.Tensor]:
         """The arguments of a launch as a recorder takes them."""
-        words = self._packer.pack(arguments, device)
-        if any(isinstance(argument, list | tuple) for argument in arguments):
+        words = self._packer.pack([plain_number(argument) for argument in arguments], device)
+        if any(type(argument) in (list, tuple) for argument in arguments):
             recorder.problem = recorder.problem or "a kernel gets a list of tensors"
-        return [
-            recorder.aligned(argument, max(parameter.alignment, 1))
-            if isinstance(argument, torch.Tensor)
-            else KernelArgument(ArgumentSource.CONSTANT, word)
-            for argument, word, parameter in zip(arguments, words, self.entry.parameters, strict=True)
-        ]
+        kinds = self._packer.native_arguments or [None] * len(words)
+        parts = zip(arguments, words, self.entry.parameters, kinds, strict=True)
+        return [_recorded(recorder, *each) for each in parts]
 
     def _load(self) -> Any:
         with self._lock:
@@ -223,7 +183,7 @@ class DeviceFunction:
             raise LaunchError(
                 f"{self.name}: a block of {configuration.block} has {configuration.threads} threads, and the kernel "
                 f"was compiled for at most {max_threads}",
-                fix="take a smaller block, or declare __launch_bounds__ so that it checked_devices the registers",
+                fix="take a smaller block, or declare __launch_bounds__ so that it limits the registers",
             )
         static = _driver(driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, handle, number))
         properties: Any = torch.cuda.get_device_properties(device)  # not every torch annotates all of them
@@ -255,6 +215,16 @@ class DeviceFunction:
             shape["is_cooperative"] = True
         configuration.native = LaunchConfig(**shape, block=configuration.block, shmem_size=configuration.shared_bytes)
         configuration.checked_devices.add(device)
+
+
+def _recorded(
+    recorder: Recorder, argument: Any, word: Any, parameter: Parameter, kind: KernelArgument | None
+) -> KernelArgument | torch.Tensor:
+    if type(argument) is PassedOn:  # asked first, as it answers no other question
+        return recorder.number(argument, kind)
+    if isinstance(argument, torch.Tensor):
+        return recorder.aligned(argument, max(parameter.alignment, 1))
+    return KernelArgument(ArgumentSource.CONSTANT, word)
 
 
 @functools.cache

@@ -1,72 +1,102 @@
-"""Records what a launcher in Python does in one call, so that later calls like it are one native function.
+"""Watches one call of a launcher in Python: what it allocates, which views it takes, which kernels it launches.
 
-A launcher that allocates its outputs, takes views and launches kernels does the same in every call with the same sizes,
-strides, dtypes and numbers; only addresses differ. So one call is watched: torch's operations by a function mode,
-launches by ``Recorder.launched``. If nothing else happened, ``NativeCall`` describes it, and the next call allocates
-and launches without Python.
-
-Whatever else a launcher may depend on is noticed, and then it runs in Python as before: names that are neither
-metadata of tensors nor constants (``unrecordable``), operations that compute or copy, values that are read. Constants
-of its module, and the kernels that it names, are compared in each call, as someone may rebind them.
+A launcher that does nothing else does the same in every call with the same sizes, strides, dtypes and numbers; only
+addresses differ. torch's operations are seen by a function mode, launches by ``Recorder.launched``. Each tensor that a
+kernel gets is traced to the argument or allocation that it is a view of, by the operation that made the view. What is
+not listed here as known makes the call one that cannot be repeated. ``fast_path/recorded_launch.py`` repeats calls.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from opwright.backends.base import Launch
-from opwright.backends.build_tools import build_tools
-from opwright.backends.gpu.launcher_names import unrecordable, watched_names
-from opwright.backends.names_in_code import Watched, is_as_it_was
-from opwright.backends.native.native_call import (
-    ArgumentSource,
-    GpuKernel,
-    KernelArgument,
-    NativeCall,
-    NativeCalls,
-    Output,
-    native_calls,
-)
+from opwright.backends.native.native_call import ArgumentSource, GpuKernel, KernelArgument, NativeCall, Output
 
-__all__ = ["Recorder", "recordable", "recorder_of_this_thread", "recording_is_off"]
+__all__ = [
+    "METADATA", "VIEWS", "LookedAtError", "PassedOn", "RecordableLauncher", "Recorder", "plain_number",
+    "recorder_of_this_thread",
+]  # fmt: skip
 
-# The calls after which a launcher that did something else, such as measuring configurations, is given up.
-_ATTEMPTS = 3
-_ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+# Attributes and methods of tensors that read no values, and that follow from sizes, strides, dtype and device.
+METADATA = (
+    "shape", "dtype", "device", "ndim", "is_cuda", "layout", "itemsize", "nbytes", "requires_grad", "size", "stride",
+    "numel", "nelement", "dim", "is_contiguous", "element_size", "get_device", "is_floating_point", "is_complex",
+    "__len__",
+)  # fmt: skip
+# Those that may return a view of the tensor, or the tensor itself; its place in the memory of the tensor follows from
+# sizes and strides, which is not so for as_strided.
+VIEWS = (
+    "view", "view_as", "reshape", "flatten", "unflatten", "ravel", "t", "T", "mT", "transpose", "permute", "movedim",
+    "unsqueeze", "squeeze", "select", "narrow", "expand", "chunk", "split", "unbind", "detach", "contiguous",
+    "__getitem__",
+)  # fmt: skip
+
+
+def _functions(names: Iterable[str]) -> dict[int, Any]:
+    """Methods and attributes of torch.Tensor as a function mode gets them: by identity, not by name."""
+    found = [getattr(torch.Tensor, name) for name in names]
+    return {id(function): function for function in found}
+
+
+_METADATA, _VIEWS = _functions(METADATA), _functions(VIEWS)
 # Those whose dtype is torch's default one, unless it is given.
-_OF_A_SETTING = frozenset({"empty", "empty_strided"})
-# Attributes and methods of tensors that read no values; `__get__` is an attribute.
-_METADATA = frozenset(
-    {
-        "shape", "dtype", "device", "ndim", "is_cuda", "layout", "itemsize", "nbytes", "requires_grad", "size",
-        "stride", "numel", "nelement", "dim", "is_contiguous", "element_size", "get_device", "is_floating_point",
-        "is_complex", "storage_offset", "__len__",
-    }
-)  # fmt: skip
-# Those that may return a view of the tensor, or the tensor itself.
-_VIEWS = frozenset(
-    {
-        "view", "view_as", "reshape", "flatten", "unflatten", "ravel", "t", "T", "mT", "transpose", "permute",
-        "movedim", "unsqueeze", "squeeze", "select", "narrow", "expand", "as_strided", "detach", "contiguous",
-        "__getitem__",
-    }
-)  # fmt: skip
+_OF_A_SETTING = {id(f): f for f in (torch.empty, torch.empty_strided)}
+_ALLOCATIONS = {
+    id(f): f for f in (torch.empty_like, torch.Tensor.new_empty, torch.Tensor.new_empty_strided)
+} | _OF_A_SETTING
 
 _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("opwright_recorder", default=None)
 recorder_of_this_thread = _recorder.get
 
 
-def recording_is_off() -> bool:
-    """Whether ``OPWRIGHT_RECORDING=0`` is set: launchers then run in Python in every call."""
-    return os.environ.get("OPWRIGHT_RECORDING") == "0"
+# -- numbers that a launcher passes on -------------------------------------------------------------------------------
+
+
+class LookedAtError(Exception):
+    """A launcher did something else with a number than to pass it on."""
+
+
+class PassedOn:
+    """Stands for a number argument in a watched call. It can be passed on, and answers nothing else, so that a launcher
+    that gets as far as a kernel with it does the same for every number."""
+
+    __slots__ = ("_position", "_value")
+
+    def __init__(self, value: Any, position: int) -> None:
+        object.__setattr__(self, "_value", value)
+        object.__setattr__(self, "_position", position)
+
+    def __getattribute__(self, name: str) -> Any:
+        if hasattr(float, name) or hasattr(int, name):
+            raise LookedAtError
+        raise AttributeError(name)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise LookedAtError
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+    __repr__ = __str__ = __format__ = __int__ = __float__ = __index__ = __reduce__ = _refuse
+
+
+def plain_number(value: Any) -> Any:
+    """The number that is passed on; any other value as it is."""
+    return object.__getattribute__(value, "_value") if type(value) is PassedOn else value
+
+
+def _position_of(value: PassedOn) -> int:
+    position: int = object.__getattribute__(value, "_position")
+    return position
+
+
+# -- a watched call --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -90,13 +120,18 @@ class Recorder(TorchFunctionMode):
         self.problem = ""
         self._is_paused = False
         self._arguments = arguments
-        self._device = next(a.device for a in arguments if isinstance(a, torch.Tensor))
+        plain = [plain_number(argument) for argument in arguments]
+        tensors = [a for a in plain if isinstance(a, torch.Tensor)]
+        self._device = tensors[0].device
+        storages = [t.untyped_storage().data_ptr() for t in {id(t): t for t in tensors}.values()]
+        if 0 in storages or len(set(storages)) < len(storages):
+            self.problem = "arguments are empty, or share memory"
         # Held, so that no other tensor has the id of one of them.
         self._tensors: list[torch.Tensor] = []
         self._places: dict[int, _Place] = {}
         self._outputs: list[torch.Tensor] = []
         self._launches: list[tuple[GpuKernel, list[KernelArgument]]] = []
-        for position, argument in enumerate(arguments):
+        for position, argument in enumerate(plain):
             if isinstance(argument, torch.Tensor):
                 self._keep(argument, _Place(ArgumentSource.TENSOR, position))
 
@@ -123,17 +158,20 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self._is_paused:
+        if self._is_paused or self.problem:
             return result
-        name = getattr(func, "__name__", repr(func))
-        if name == "__get__":
-            name = getattr(func.__self__, "__name__", name)
-        if name in _OF_A_SETTING and "dtype" not in (kwargs or {}):
-            self.problem = self.problem or f"{name} takes its dtype from a setting"
-        elif name in _ALLOCATIONS and isinstance(result, torch.Tensor):
-            self._allocated(result)
-        elif name not in _METADATA and not (name in _VIEWS and self._is_view(result)):
-            self.problem = self.problem or f"it calls {name}"
+        # The getter of a property is a new object each time, of the property.
+        owner = getattr(func, "__self__", None) if getattr(func, "__name__", "") == "__get__" else None
+        known = func if owner is None else owner
+        if _ALLOCATIONS.get(id(known)) is known:
+            if id(known) in _OF_A_SETTING and "dtype" not in (kwargs or {}):
+                self.problem = f"{_name(func)} takes its dtype from a setting"
+            else:
+                self._allocated(result)
+        elif _METADATA.get(id(known)) is not known and not (
+            _VIEWS.get(id(known)) is known and self._are_views(result, args)
+        ):
+            self.problem = f"it calls {_name(func)}"
         return result
 
     def launched(self, kernel: GpuKernel | None, arguments: Sequence[KernelArgument | torch.Tensor]) -> None:
@@ -154,6 +192,17 @@ class Recorder(TorchFunctionMode):
         argument = self._argument(tensor)
         return tensor if argument is None else replace(argument, alignment=alignment)
 
+    def number(self, value: PassedOn, like: KernelArgument | None) -> KernelArgument:
+        """The argument for a number that the launcher passes on.
+
+        Args:
+            like: says of what kind the kernel's parameter is; None if that is not known.
+        """
+        kinds = (ArgumentSource.INTEGER, ArgumentSource.FLOATING, ArgumentSource.FLOATING32)
+        if like is None or like.source not in kinds:
+            raise LookedAtError
+        return replace(like, value=_position_of(value))
+
     def _argument(self, tensor: torch.Tensor) -> KernelArgument | None:
         place = self._places.get(id(tensor))
         return None if place is None else KernelArgument(place.source, place.position, offset=place.offset)
@@ -162,26 +211,30 @@ class Recorder(TorchFunctionMode):
         self._tensors.append(tensor)
         self._places[id(tensor)] = place
 
-    def _allocated(self, tensor: torch.Tensor) -> None:
-        here = tensor.device == self._device and tensor.layout is torch.strided
-        if not (here and tensor.is_contiguous() and type(tensor) is torch.Tensor and not tensor.requires_grad):
-            self.problem = self.problem or "it allocates what is no plain contiguous tensor on the device"
+    def _allocated(self, tensor: Any) -> None:
+        is_plain = type(tensor) is torch.Tensor and not tensor.requires_grad
+        if not (is_plain and tensor.device == self._device and tensor.layout is torch.strided and _is_dense(tensor)):
+            self.problem = "an allocation must be a plain contiguous tensor on the device"
             return
         self._keep(tensor, _Place(ArgumentSource.OUTPUT, len(self._outputs)))
         self._outputs.append(tensor)
 
-    def _is_view(self, result: Any) -> bool:
-        """Whether the result shares the memory of a tensor that the call knows; it is known then, too."""
-        if not isinstance(result, torch.Tensor):
+    def _are_views(self, result: Any, args: Sequence[Any]) -> bool:
+        """Whether the results of an operation share the memory of the tensor that it is a method of, which the call
+        knows; they are known then, too."""
+        base = args[0] if args else None
+        place = self._places.get(id(base))
+        if place is None or not isinstance(base, torch.Tensor):
             return False
-        if id(result) in self._places:
-            return True
-        for base in self._tensors:
-            if result.untyped_storage().data_ptr() == base.untyped_storage().data_ptr():
-                place = self._places[id(base)]
-                self._keep(result, replace(place, offset=place.offset + result.data_ptr() - base.data_ptr()))
-                return True
-        return False
+        results = result if isinstance(result, tuple | list) else [result]
+        for each in results:
+            if each is base:
+                continue
+            if type(each) is not torch.Tensor or not _shares_memory(each, base):
+                return False
+            offset = place.offset + each.data_ptr() - base.data_ptr() if each.numel() else place.offset
+            self._keep(each, replace(place, offset=offset))
+        return True
 
     # -- afterwards -------------------------------------------------------------------------------------------------
 
@@ -212,72 +265,50 @@ class Recorder(TorchFunctionMode):
         )
 
 
-Observing = Callable[[], contextlib.AbstractContextManager[None]]
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", repr(function))
+    return str(getattr(function.__self__, "__name__", name)) if name == "__get__" else str(name)
 
 
-def recordable(launch: Launch, observing: Observing = contextlib.nullcontext) -> Launch:
-    """A launcher in Python that is recorded for calls like an earlier one; the launcher itself if it may depend on
-    more than its arguments.
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return bool(tensor.is_contiguous() and tensor.storage_offset() == 0)
 
-    Args:
-        observing: a block in which launches reach the recorder of this thread, if the language needs one.
+
+def _shares_memory(view: torch.Tensor, base: torch.Tensor) -> bool:
+    address = base.untyped_storage().data_ptr()
+    return address != 0 and view.untyped_storage().data_ptr() == address
+
+
+def _nothing_else(value: Any) -> Iterable[tuple[Any, str, Any]] | None:
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class RecordableLauncher:
+    """A launcher in Python, and what a recorder of its calls has to know of its language.
+
+    Attributes:
+        launch: the launcher.
+        written_by_user: the function whose code decides what a call does, if ``launch`` is a function around it.
+        observing: a block in which launches reach the recorder of this thread.
+        kernels: for a value that the code names: if it is a kernel, what else its launches depend on: tuples of a
+            holder, a name in it, and its value (``fast_path/known_code.py``); None if it is none.
+        passed_on: types of numbers that a recorder can follow to a kernel.
+        writes: whether it writes arguments: then no call is made twice.
     """
-    return launch if unrecordable(launch) is not None else _Recordable(launch, observing)
 
+    for_any_size: ClassVar[bool] = False
 
-class _Recordable:
-    """A launcher whose calls may be repeated without Python."""
-
-    def __init__(self, launch: Launch, observing: Observing) -> None:
-        self._launch, self._observing = launch, observing
-        self.__wrapped__ = launch
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._launch(*arguments)
-
-    def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
-        """See ``base.launch_for_calls_like``."""
-        on_gpu = all(a.is_cuda for a in arguments if isinstance(a, torch.Tensor))
-        if not on_gpu or recording_is_off() or any(isinstance(a, list | tuple) for a in arguments):
-            return self._launch
-        native = native_calls(build_tools())
-        return self._launch if native is None else _Recording(self._launch, self._observing, native)
-
-
-class _Recording:
-    """The calls of one guard: the first one is watched, later ones are repeated."""
-
-    def __init__(self, launch: Launch, observing: Observing, native: NativeCalls) -> None:
-        self._launch, self._observing, self._native = launch, observing, native
-        self._attempts = 0
-        self._run: Launch = self._record
+    launch: Launch
+    written_by_user: Callable[..., Any] | None = None
+    observing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    kernels: Callable[[Any], Iterable[tuple[Any, str, Any]] | None] = _nothing_else
+    passed_on: tuple[type, ...] = ()
+    writes: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._run(*arguments)
+        return self.launch(*arguments)
 
-    def _record(self, *arguments: Any) -> Any:
-        self._attempts += 1
-        if self._attempts == _ATTEMPTS:
-            self._run = self._launch
-        recorder = Recorder(arguments)
-        names = watched_names(self._launch)
-        with self._observing(), recorder.watching():
-            result = self._launch(*arguments)
-        description = recorder.description(result, self._launch)
-        with contextlib.suppress(AttributeError):  # a dtype that torch's C interface does not have
-            made = None if description is None else self._native.function_for(description)
-            if made is not None:
-                self._run = _unless_rebound(made, self._launch, names)
-        return result
-
-
-def _unless_rebound(repeat: Launch, launch: Launch, names: Sequence[Watched]) -> Launch:
-    """The repeated call, while every name of the launcher has the value that it had."""
-
-    def run(*arguments: Any) -> Any:
-        for name in names:
-            if not is_as_it_was(name):
-                return launch(*arguments)
-        return repeat(*arguments)
-
-    return run
+    @property
+    def __wrapped__(self) -> Launch:
+        return self.launch

@@ -18,9 +18,10 @@ import torch
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.check_hooks import CheckHooks
 from opwright.backends.mojo import compiler as mojo_compiler
 from opwright.backends.mojo import prebuilt
-from opwright.backends.mojo.call import CpuCall, GpuCall, Grid, Target
+from opwright.backends.mojo.call import BuildTarget, CpuCall, GpuCall, Grid
 from opwright.backends.mojo.compiler import INSTALL, MojoUnit, is_gpu
 from opwright.backends.mojo.prebuilt import Recipe
 from opwright.backends.mojo.source import (
@@ -39,11 +40,31 @@ from opwright.contract.contract import Contract
 from opwright.errors import KernelError, KernelRefusedError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.target import Target
 
-__all__ = ["MojoBackend", "prebuild"]
+__all__ = ["MojoBackend"]
 
 _NO_MOJO = "Mojo is not installed"
 _NO_CC = Refused("Mojo links with a C compiler called cc, and there is none", "install gcc (apt install gcc)")
+
+
+def _dtypes_on(spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype]:
+    """The dtypes in which a kernel can run: without Mojo, on a GPU those of its PTX."""
+    taken = spec.dtypes if spec.dtypes is not None else DTYPES
+    built = _dtypes_of_ptx(spec) if machine.mojo is None and device == "cuda" else None
+    return taken if built is None else [d for d in taken if d in built]
+
+
+class _MojoHooks(CheckHooks):
+    computes_itself = True
+    has_barriers = True
+
+    def unchecked_dtypes(self, machine: Machine) -> dict[torch.dtype, str]:
+        spec = self.spec
+        taken = spec.dtypes if spec.dtypes is not None else DTYPES
+        here = _dtypes_on(spec, self.target.device, machine)
+        why = f"{_NO_MOJO}, and {spec.options.get('prebuilt')} holds no PTX of {spec.entry} for it"
+        return {d: why for d in taken if d not in here}
 
 
 class MojoBackend(Backend):
@@ -58,7 +79,8 @@ class MojoBackend(Backend):
 
     name = "mojo"
     allocates_itself = False
-    has_barriers = True
+    not_packaged = "opwright launches Mojo kernels", "write it in C++ or Triton as well"
+    check_hooks = _MojoHooks
     takes = frozenset({"file"})
     suffixes = (".mojo",)
     default_devices = ("cpu",)
@@ -74,23 +96,16 @@ class MojoBackend(Backend):
             return Accepted(f"{machine.mojo.version}; CPU kernels only, as {lacking}")
         return Accepted(machine.mojo.version)
 
-    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
-        language = super().probe(spec, device, machine)
-        if isinstance(language, Accepted) and device == "cpu" and not machine.cc:
+    def probe(self, spec: KernelSpec, target: Target, machine: Machine) -> Probe:
+        language = super().probe(spec, target, machine)
+        if isinstance(language, Accepted) and target.device == "cpu" and not machine.cc:
             return _NO_CC
-        if machine.mojo is None and device == "cuda" and "cuda" in spec.devices and machine.has_gpu:
+        if machine.mojo is None and target.device == "cuda" and "cuda" in spec.devices and machine.has_gpu:
             return _probe_prebuilt(spec)
         return language
 
     def dtypes_here(self, spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype] | None:
-        taken = super().dtypes_here(spec, device, machine)
-        built = _dtypes_of_ptx(spec) if machine.mojo is None and device == "cuda" else None
-        return taken if built is None else [d for d in taken or DTYPES if d in built]
-
-    def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
-        here = self.dtypes_here(spec, device, machine) or ()
-        why = f"{_NO_MOJO}, and {spec.options.get('prebuilt')} holds no PTX of {spec.entry} for it"
-        return {d: why for d in super().dtypes_here(spec, device, machine) or () if d not in here}
+        return _dtypes_on(spec, device, machine)
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
         where = f"{contract.qualname}:{spec.name}: {_source(spec).name}"
@@ -104,6 +119,11 @@ class MojoBackend(Backend):
     def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
         """A constant parameter with the name of a dim fixes that size: the kernel refuses other sizes."""
         return size_condition(_params(spec), contract)
+
+    def files(self, spec: KernelSpec) -> Iterator[Path]:
+        """Everything in Mojo beside the source, which may import it."""
+        yield from super().files(spec)
+        yield from _source(spec).absolute().parent.glob("*.mojo")
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
         return _source(spec).read_text()
@@ -121,6 +141,35 @@ class MojoBackend(Backend):
         if _is_for_gpu(spec):
             return GpuCall(*common, grid=Grid(spec.options["grid"], spec.options["block"]))
         return CpuCall(*common, raises=made.declaration.raises)
+
+    def prebuild(
+        self,
+        spec: KernelSpec,
+        contract: Contract,
+        tools: BuildTools,
+        archs: Sequence[str],
+        calls: Sequence[Sequence[Any]],
+    ) -> list[Path]:
+        """Raises KernelRefusedError if Mojo is not installed."""
+        folder, compiler = spec.options.get("prebuilt"), tools.machine.mojo
+        where = f"{contract.qualname}:{spec.name}"
+        if folder is None:
+            raise KernelError(f"{where} has no folder for PTX", fix='attach it with prebuilt="prebuilt"')
+        if compiler is None:
+            raise KernelRefusedError(f"{where}: {_NO_MOJO}", fix=INSTALL)
+        made = _Specialisation(spec, contract, tools)
+
+        def each() -> Iterator[tuple[Recipe, MojoUnit, str]]:
+            for arguments in calls:
+                call = GpuCall(spec.name, contract, made.slots, made, 1, grid=Grid(1, 1))
+                dtypes = call.dtypes_of(arguments)
+                for arch in archs:
+                    parameters = made.parameters(arguments, dtypes)
+                    unit = made.unit(parameters, BuildTarget(arch, dtypes))
+                    yield Recipe(parameters, arch), unit, mojo_compiler.build(unit, tools).read_text()
+
+        manifest = prebuilt.manifest_of(_source(spec), spec.entry, folder)
+        return prebuilt.write(manifest, each(), compiler.version)
 
 
 def _source(spec: KernelSpec) -> Path:
@@ -215,7 +264,7 @@ class _Specialisation:
     def slots(self) -> Any:
         return slots_of(self.contract, self.spec.name)
 
-    def __call__(self, arguments: Sequence[Any], target: Target) -> Path:
+    def __call__(self, arguments: Sequence[Any], target: BuildTarget) -> Path:
         unit = self.unit(self.parameters(arguments, target.dtypes), target)
         if is_gpu(target.arch):
             return self._ptx(unit)
@@ -254,7 +303,7 @@ class _Specialisation:
                 found[name] = DTYPES[_main_dtype(dtypes[len(self.slots[0]) :])]
         return found
 
-    def unit(self, parameters: Mapping[str, str], target: Target) -> MojoUnit:
+    def unit(self, parameters: Mapping[str, str], target: BuildTarget) -> MojoUnit:
         source, entry = _source(self.spec), self.spec.entry
         values = ", ".join(f"{n}={v.removeprefix('DType.')}" for n, v in parameters.items())
         of = f"{self.contract.qualname}:{self.spec.name}" + (f" [{values}]" if values else "")
@@ -270,36 +319,3 @@ class _Specialisation:
 def _main_dtype(dtypes: Sequence[torch.dtype]) -> torch.dtype:
     """The value of a parameter called ``dtype``: the floating dtype of the arguments, else that of the first."""
     return next((d for d in dtypes if d.is_floating_point), dtypes[0])
-
-
-def prebuild(
-    spec: KernelSpec, contract: Contract, tools: BuildTools, archs: Sequence[str], calls: Sequence[Sequence[Any]]
-) -> list[Path]:
-    """Compile a GPU kernel for some architectures and calls, and write the PTX beside its source.
-
-    Args:
-        calls: arguments of calls, on any device; their dtypes, shapes and numbers select the specialisations.
-
-    Raises:
-        KernelError: the kernel was attached without ``prebuilt=``.
-        KernelRefusedError: Mojo is not installed.
-    """
-    folder, compiler = spec.options.get("prebuilt"), tools.machine.mojo
-    where = f"{contract.qualname}:{spec.name}"
-    if folder is None:
-        raise KernelError(f"{where} has no folder for PTX", fix='attach it with prebuilt="prebuilt"')
-    if compiler is None:
-        raise KernelRefusedError(f"{where}: {_NO_MOJO}", fix=INSTALL)
-    made = _Specialisation(spec, contract, tools)
-
-    def each() -> Iterator[tuple[Recipe, MojoUnit, str]]:
-        for arguments in calls:
-            call = GpuCall(spec.name, contract, made.slots, made, 1, grid=Grid(1, 1))
-            dtypes = call.dtypes_of(arguments)
-            for arch in archs:
-                parameters = made.parameters(arguments, dtypes)
-                unit = made.unit(parameters, Target(arch, dtypes))
-                yield Recipe(parameters, arch), unit, mojo_compiler.build(unit, tools).read_text()
-
-    manifest = prebuilt.manifest_of(_source(spec), spec.entry, folder)
-    return prebuilt.write(manifest, each(), compiler.version)

@@ -4,6 +4,9 @@ Everything that depends only on a call's shapes, dtypes and integers (outputs, c
 compiled artifact) is computed once and kept as a prepared call. Each call then makes the arguments contiguous and
 aligned, allocates the outputs and passes addresses: guarded calls in one native function (``native_call``), others in
 Python.
+
+opwright generates the entry that is called, and no author declares it in C: so Mojo's compiler compares the kernel's
+parameters with the operator's. On the CPU the entry takes two arrays, because ctypes takes longer for each argument.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from opwright.contract.contract import Contract
 from opwright.contract.derive import fake_outputs
 from opwright.errors import CompileError, LaunchError
 
-__all__ = ["CpuCall", "GpuCall", "Grid", "MojoCall", "Specialise", "Target"]
+__all__ = ["BuildTarget", "CpuCall", "GpuCall", "Grid", "MojoCall", "Specialise"]
 
 # The bytes of the buffer for the message of a kernel that raises.
 _MESSAGE_BYTES = 1000
@@ -47,7 +50,7 @@ _MOST_PREPARED = 1024
 
 
 @dataclass(frozen=True)
-class Target:
+class BuildTarget:
     """What a call is specialised for: ``cpu`` or an architecture, and the dtypes of outputs and tensors, in order."""
 
     arch: str
@@ -70,7 +73,7 @@ class Grid:
 # Takes the packed arguments, the sizes, and a buffer for a message with its length.
 _CFunction = Callable[[bytes, bytes, Any, ctypes.c_int64], int]
 # Returns the artifact for a call's arguments and target: a library, or PTX.
-Specialise = Callable[[Sequence[Any], Target], Path]
+Specialise = Callable[[Sequence[Any], BuildTarget], Path]
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ def outputs_for(contract: Contract, arguments: Sequence[Any]) -> Outputs:
 
 class MojoCall(abc.ABC):
     """A kernel as a callable on an operator's arguments, which have been checked against the contract."""
+
+    free_kinds = (float,)  # outputs and blocks may depend on the others
 
     def __init__(
         self, name: str, contract: Contract, slots: tuple[tuple[Slot, ...], tuple[Slot, ...]], specialise: Specialise,
@@ -190,7 +195,7 @@ class MojoCall(abc.ABC):
         if key in self._failed:
             raise self._failed[key]
         try:
-            return self._specialise(arguments, Target(arch, dtypes))
+            return self._specialise(arguments, BuildTarget(arch, dtypes))
         except CompileError as error:
             self._failed[key] = error
             raise

@@ -23,6 +23,7 @@ import torch
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.check_hooks import CheckHooks
 from opwright.backends.mojo.call import Outputs, outputs_for
 from opwright.backends.mojo.source import DTYPES, Declaration, literal, read_declaration, size_condition
 from opwright.contract.contract import Contract
@@ -42,6 +43,10 @@ _NO_MAX = "MAX is not installed"
 _MODULES = ("max.experimental.torch", "max.torch")
 
 
+class _MaxHooks(CheckHooks):
+    is_compiled_function = True
+
+
 class MaxBackend(Backend):
     """A ``.mojo`` file in a folder that is a Mojo package; ``entry`` is the registered name. Options:
 
@@ -52,6 +57,8 @@ class MaxBackend(Backend):
 
     name = "max"
     allocates_itself = False
+    not_packaged = "MAX runs it through opwright", "write it in C++ or Triton as well"
+    check_hooks = _MaxHooks
     takes = frozenset({"file"})
     suffixes = (".mojo",)
     default_devices = ("cpu",)
@@ -239,7 +246,7 @@ class _MaxCall:
         from max.graph import DeviceRef, KernelLibrary, ops
 
         signature = self.contract.signature
-        device = DeviceRef.GPU(tensors[0].device.index) if tensors[0].is_cuda else DeviceRef.CPU()
+        device = DeviceRef.GPU(tensors[0].device.index) if tensors[0].device.type == "cuda" else DeviceRef.CPU()
         input_types = [
             _graph_type(a.tensor, t.dtype, device) for a, t in zip(signature.arguments, tensors, strict=True)
         ]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from opwright.backends.c_text import closing_bracket, outside_brackets, split_commas
+from opwright.backends.simulation import closing_bracket, outside_brackets, split_commas
 from opwright.contract.contract import Contract
 from opwright.contract.shapes.dims import VariadicDim
 from opwright.contract.signature import Kind, TensorType

@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.c_text import INCLUDE as INCLUDE_LINE
-from opwright.backends.c_text import blank_out
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import key_parts
 from opwright.backends.native.abi import INCLUDE
+from opwright.backends.simulation import parsed
 from opwright.cache import ArtifactKey
 from opwright.errors import CacheError, CompileError
 from opwright.machine import Compiler
@@ -37,7 +36,7 @@ _TENSOR = re.compile(r"\b(?:at|torch)\s*::\s*Tensor\b")
 def used(text: str) -> str:
     """The header of ATen whose tensors a source uses, by its name; "" if it uses none."""
     found = [header for header in _included(text) if _HEADER.match(header)]
-    return found[0] if found and _TENSOR.search(blank_out(text)) else ""
+    return found[0] if found and _TENSOR.search(parsed(text).code) else ""
 
 
 def needs_all_headers(text: str) -> bool:
@@ -45,7 +44,7 @@ def needs_all_headers(text: str) -> bool:
 
     Or Python, which it gets from <torch/extension.h> unless it includes <Python.h> itself.
     """
-    code = blank_out(text)
+    code = parsed(text).code
     return bool(_WHOLE.search(code)) or (bool(_PYTHON.search(code)) and not includes_python(text))
 
 
@@ -55,9 +54,7 @@ def includes_python(text: str) -> bool:
 
 
 def _included(text: str) -> list[str]:
-    """The headers that a source includes, but for those in comments."""
-    code = blank_out(text)
-    return [line[2] for line in INCLUDE_LINE.finditer(text) if code[line.start() : line.end(1)].strip()]
+    return [include.name for include in parsed(text).includes]
 
 
 def prefer_few_headers() -> list[str]:

@@ -2,14 +2,19 @@
 
 Only headers of torch's stable ABI are needed, which compile in one to two seconds (the full ATen
 headers take about twenty-five), and the result runs on later torch versions unchanged.
+
+A kernel registers a private operator, ``opwright_kernels::<name>_<hash>``. The hash covers everything that it was
+built from, so an edited source never meets its old binary in one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.check_hooks import CheckHooks
 from opwright.backends.instrumented import address_sanitizer
 from opwright.backends.native import host_function
 from opwright.backends.native.abi import ATEN, abi_of
@@ -26,6 +31,13 @@ __all__ = ["CppBackend"]
 _FLAGS = ("-O3", "-fopenmp", "-fPIC", "-shared", "-Wall")
 
 
+class _CppHooks(CheckHooks):
+    computes_itself = True
+
+    def instrumented(self, machine: Machine) -> Instrumented | Refused:
+        return address_sanitizer(machine) if self.target.device == "cpu" else super().instrumented(machine)
+
+
 class CppBackend(Backend):
     """One shared object per kernel. ``options`` are compiler flags, added after the standard ones."""
 
@@ -35,6 +47,7 @@ class CppBackend(Backend):
     suffixes = (".cpp", ".cc", ".cxx")
     default_devices = ("cpu",)
     options = frozenset({"options", "abi"})
+    check_hooks = _CppHooks
 
     def available(self, machine: Machine) -> Probe:
         if machine.cxx is None:
@@ -43,6 +56,10 @@ class CppBackend(Backend):
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
         host_function.validate(spec, contract)
+
+    def files(self, spec: KernelSpec) -> Iterator[Path]:
+        assert isinstance(spec.source, Path)  # the backend takes files only
+        return host_function.files(spec.source)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
         return binding_text(spec, contract, unique="<hash>")
@@ -66,9 +83,6 @@ class CppBackend(Backend):
         libraries = ("-ltorch", "-ltorch_cpu", *(("-lc10", "-ltorch_python") if abi is ATEN else ()))
         native = machine.cpu + machine.cpu_flags
         return host_function.Toolchain(machine.cxx, flags, libraries, ".cpp", native)
-
-    def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
-        return address_sanitizer(machine) if device == "cpu" else super().instrumented(spec, device, machine)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         assert artifact.file is not None  # compile always makes one

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opwright.backends.base import KernelSpec
-from opwright.backends.c_text import blank_out, closing_bracket, enclosing_scopes, split_commas
 from opwright.backends.native.abi import ATEN, STABLE, Abi, abi_of
 from opwright.backends.native.registrations import implementations
+from opwright.backends.simulation import closing_bracket, enclosing_scopes, parsed, split_commas
 from opwright.contract.contract import Contract
 from opwright.contract.signature import Argument, Kind
 from opwright.errors import KernelError, SignatureMismatchError
@@ -129,7 +129,7 @@ def compare_declaration(spec: KernelSpec, contract: Contract) -> Definition:
     name, _, arguments = spec.entry.partition("<")
     fix = f"declare it as {declaration(contract, spec.entry, abi_of(spec))}"
     text = spec.source.read_text(errors="replace")
-    found = _named(spec, contract, list(_definitions(blank_out(text), name.rpartition("::")[2])), text, fix)
+    found = _named(spec, contract, list(_definitions(parsed(text).code, name.rpartition("::")[2])), text, fix)
     if not arguments and all(definition.is_template for definition in found):
         raise KernelError(
             f"{contract.qualname}: {spec.entry}() in {spec.source.name}:{found[-1].line} is a template",

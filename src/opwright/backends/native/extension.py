@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,15 @@ from opwright.cache import ArtifactKey
 from opwright.errors import CacheError, CompileError
 from opwright.machine import Compiler
 
-__all__ = ["Extension", "build_extension", "load_extension", "load_for_python"]
+__all__ = [
+    "TESTED_PYTHONS", "Extension", "build_extension", "is_tested_python", "load_extension", "load_for_python",
+]  # fmt: skip
 
 Loaded = TypeVar("Loaded")
 
 _TEMPLATES = Path(__file__).parent / "templates"
+# Other versions, and builds without a global lock, have no fast calls: every call takes the plain way.
+TESTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,19 @@ class Extension:
     Attributes:
         sources: file names in ``templates``: the one to compile, then those that it includes.
         libraries: torch's libraries that it is linked with.
+        folder: a folder with sources that are not in ``templates``.
     """
 
     name: str
     sources: Sequence[str]
     flags: Sequence[str]
     libraries: Sequence[str]
+    folder: Path = _TEMPLATES
+
+    def file(self, source: str) -> Path:
+        """The file of a source."""
+        own = self.folder / source
+        return own if own.is_file() else _TEMPLATES / source
 
 
 def build_extension(extension: Extension, compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
@@ -55,13 +67,13 @@ def build_extension(extension: Extension, compiler: Compiler, headers: Path, too
     def make(folder: Path) -> None:
         torch_headers = LIBRARIES.parent / "include"
         includes = [
-            f"-I{_TEMPLATES}",
+            *dict.fromkeys(f"-I{folder}" for folder in (extension.folder, _TEMPLATES)),
             f"-I{torch_headers}",
             f"-I{torch_headers}/torch/csrc/api/include",
             f"-I{headers}",
         ]
         libraries = [f"-L{LIBRARIES}", *(f"-l{library}" for library in extension.libraries)]
-        command = [compiler.path, *extension.flags, *includes, str(_TEMPLATES / source), "-o", str(_library(folder))]
+        command = [compiler.path, *extension.flags, *includes, str(extension.file(source)), "-o", str(_library(folder))]
         run_compiler([*command, *libraries], f"{source} with {compiler.version}")
 
     folder = tools.cache.get_or_build(
@@ -92,7 +104,7 @@ def load_for_python(
         None if it does not load, or is not in the cache and cannot or shall not be built.
     """
     compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
-    if compiler is None or headers is None or access is None or not access[0]:
+    if compiler is None or headers is None or access is None or not access[0] or not is_tested_python():
         return None
     try:
         library = _find(extension, compiler, headers, tools, build=build)
@@ -100,6 +112,12 @@ def load_for_python(
     except (CompileError, CacheError, OSError) as error:
         tools.notify(f"{without}: {error}")
         return None
+
+
+def is_tested_python() -> bool:
+    """Whether the extensions, and what is known of code, were tested with this Python: one with a lock, of a version in
+    ``TESTED_PYTHONS``."""
+    return not sysconfig.get_config_var("Py_GIL_DISABLED") and sys.version_info[:2] in TESTED_PYTHONS
 
 
 def load_extension(library: Path, access: tuple[int, int | None]) -> ctypes.PyDLL:
@@ -127,7 +145,7 @@ def _key(extension: Extension, compiler: Compiler) -> ArtifactKey:
     return ArtifactKey(
         name=extension.name,
         parts=(
-            *((name, (_TEMPLATES / name).read_text()) for name in extension.sources),
+            *((name, extension.file(name).read_text()) for name in extension.sources),
             ("flags", " ".join(extension.flags)),
             *key_parts(compiler, ()),
             ("torch", torch.__version__),

@@ -1,7 +1,7 @@
 """Replays a pair of CUDA graphs in one native function, whose outputs get a native node of autograd's graph.
 
-``templates/graph_step.cpp`` does what ``runtime/cuda_graphs/replay.py`` does in Python. Like ``tracked_call.py``'s, the
-extension is built in a thread after some calls, once for a torch and a Python.
+``templates/graph_step.cpp`` does what ``runtime/cuda_graphs/replay.py`` does in Python. The extension is built on
+request (``on_request.py``), once for a torch and a Python.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.native.background import Background
 from opwright.backends.native.extension import Extension, load_extension, load_for_python
+from opwright.backends.native.on_request import OnRequest
 
 __all__ = ["GraphCopy", "GraphSteps", "NativeGraph", "NativeStep", "Refusal", "graph_steps", "load_graph_steps"]
 
@@ -120,4 +120,4 @@ def load_graph_steps(tools: BuildTools, build: bool = True) -> GraphSteps | None
     return load_for_python(_EXTENSION, tools, GraphSteps, without, build=build)
 
 
-graph_steps = Background(load_graph_steps)
+graph_steps: OnRequest[GraphSteps] = OnRequest(load_graph_steps)

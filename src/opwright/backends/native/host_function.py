@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,14 @@ from opwright.backends.native.binding import binding_text, joint_binding_text, u
 from opwright.backends.native.declaration import compare_declaration
 from opwright.backends.native.registrations import compare_schemas, registrations, without_registrations
 from opwright.backends.native.tensor_access import python_headers
+from opwright.backends.simulation import included_files
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
 from opwright.errors import CompileError, KernelError
 from opwright.machine import Compiler
 from opwright.read_files import ReadFiles
 
-__all__ = ["TORCH", "Member", "Toolchain", "build", "check_options", "label_of", "operators_in", "validate"]
+__all__ = ["TORCH", "Member", "Toolchain", "build", "check_options", "files", "label_of", "operators_in", "validate"]
 
 # torch.utils.cpp_extension has these folders too, but searches for CUDA, and warns, when it is imported.
 TORCH = Path(torch.__file__).parent
@@ -58,6 +59,14 @@ class Toolchain:
     is_shipped: bool = False
     toolkit: Path | None = None
     more_headers: tuple[Path, ...] = ()
+
+
+def files(source: Path) -> Iterator[Path]:
+    """A source, and the headers that it includes."""
+    source = source.absolute()
+    yield source
+    if source.is_file():
+        yield from (header.absolute() for header in included_files(source.read_text(errors="replace"), source, ()))
 
 
 def check_options(spec: KernelSpec, contract: Contract) -> None:

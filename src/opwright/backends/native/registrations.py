@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.backends.c_text import blank_out, closing_bracket
+from opwright.backends.simulation import closing_bracket, parsed
 from opwright.contract.contract import Contract
 from opwright.errors import SignatureMismatchError
 from opwright.internals.registration import types_of_schema
@@ -43,7 +43,7 @@ class Registration:
 
 def registrations(text: str) -> Iterator[Registration]:
     """The blocks of a source. What merely names such a macro, as in ``#define`` or a comment, is none."""
-    code = blank_out(text)
+    code = parsed(text).code
     for found in _MACRO.finditer(code):
         head = closing_bracket(code, found.end() - 1)
         body = None if head is None else re.compile(r"\s*\{").match(code, head + 1)
@@ -60,9 +60,8 @@ def without_registrations(text: str, file: Path) -> str:
     found = list(registrations(text))
     if not found:
         return text
-    for one in reversed(found):
-        text = text[: one.begin] + re.sub(r"[^\n]", " ", text[one.begin : one.end]) + text[one.end :]
-    return f'#line 1 "{file}"\n{text}'
+    left = parsed(text).without((one.begin, one.end) for one in found)
+    return f'#line 1 "{file}"\n{left.text}'
 
 
 def compare_schemas(text: str, file: Path, contract: Contract) -> None:
@@ -90,10 +89,8 @@ def implementations(text: str, name: str) -> list[str]:
     """The functions that a source registers under an operator's name."""
     found = []
     for block in registrations(text):
-        body = text[block.begin : block.end]
-        for call in _IMPLEMENTATION.finditer(body):
-            end = closing_bracket(blank_out(body), call.end() - 1)
-            arguments = body[call.end() : end]
+        for call in _IMPLEMENTATION.finditer(text, block.begin, block.end):
+            arguments = text[call.end() : closing_bracket(parsed(text).code, call.end() - 1)]
             literal, function = _LITERAL.search(arguments), _FUNCTION.search(arguments)
             if literal and function and literal[1].partition("(")[0].rpartition("::")[2].strip() == name:
                 found.append(re.sub(r"\s", "", function[1] or function[2]))

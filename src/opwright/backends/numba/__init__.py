@@ -1,1 +1,1 @@
-"""Numba: compiled loops over NumPy arrays, and launchers around kernels of ``numba.cuda``."""
+"""Kernels in Numba: functions for a CPU, launchers of ``numba.cuda`` kernels for a GPU."""

@@ -14,9 +14,10 @@ import torch
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.gpu.recording import recordable
+from opwright.backends.check_hooks import CheckHooks
+from opwright.backends.gpu.recording import RecordableLauncher
 from opwright.backends.numba.gpu_kernel import DTYPES, is_gpu_function, launches_are_ours
-from opwright.backends.numba.jit import (
+from opwright.backends.numba_jit.jit import (
     INSTALL,
     INSTALL_CUDA,
     first_line,
@@ -30,6 +31,14 @@ from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["NumbaBackend"]
+
+
+class _NumbaHooks(CheckHooks):
+    has_barriers = True
+
+    @staticmethod
+    def under_check(order: int) -> contextlib.AbstractContextManager[None]:
+        return _indices_checked()
 
 
 class NumbaBackend(Backend):
@@ -50,7 +59,11 @@ class NumbaBackend(Backend):
         }
     )  # fmt: skip
     mutates = True
-    has_barriers = True
+    not_packaged = (
+        "opwright compiles it when it runs",
+        "decorate it with numba.njit, and attach a function that calls it with op.python",
+    )
+    check_hooks = _NumbaHooks
 
     def available(self, machine: Machine) -> Probe:
         if not has_numba():
@@ -88,12 +101,9 @@ class NumbaBackend(Backend):
                 )
             if not isinstance(spec.options.get(option, False), bool):
                 raise KernelError(
-                    f"{contract.qualname}:{spec.name}: {option}={spec.options[option]!r} is no bool",
+                    f"{contract.qualname}:{spec.name}: {option} must be a bool, got {spec.options[option]!r}",
                     fix="pass True or False",
                 )
-
-    def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
-        return _indices_checked()
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         if _is_for_gpu(spec):
@@ -102,7 +112,13 @@ class NumbaBackend(Backend):
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if _is_for_gpu(spec):
-            return contract.signature.flat(recordable(_launcher(artifact.payload)))
+            launcher = RecordableLauncher(
+                _launcher(artifact.payload),
+                written_by_user=artifact.payload,
+                kernels=lambda value: () if is_gpu_function(value) else None,
+                writes=bool(contract.signature.mutated),
+            )
+            return contract.signature.flat(launcher)
         launch: Launch = artifact.payload
         return launch
 

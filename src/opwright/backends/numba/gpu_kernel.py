@@ -8,8 +8,10 @@ import functools
 import importlib
 import operator
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from opwright.backends.build_tools import BuildTools, build_tools
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, entries_in_ptx
 from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.gpu.recording import recorder_of_this_thread
-from opwright.backends.numba.jit import first_line
+from opwright.backends.numba_jit.jit import first_line
 from opwright.cache import ArtifactKey
 from opwright.contract.dtypes import short
 from opwright.errors import CompileError, KernelError, LaunchError
@@ -147,7 +149,7 @@ class GpuKernel:
 
     def _device_of(self, arguments: Sequence[Any]) -> int:
         tensor = next((a for a in arguments if isinstance(a, torch.Tensor)), None)
-        if tensor is None or not tensor.is_cuda:
+        if tensor is None or tensor.device.type != "cuda":
             came = "no tensor" if tensor is None else f"a tensor on {tensor.device}"
             raise LaunchError(f"{self.name} got {came}", fix="pass CUDA tensors: Numba's kernels run on a GPU only")
         return tensor.get_device()
@@ -296,9 +298,19 @@ def _ptx(function: Any, name: str, kinds: Sequence[Kind], capability: tuple[int,
     except LaunchError:
         raise
     except Exception as error:  # any class of Numba's
+        if _is_of_an_import(error):
+            raise KernelError(
+                f"numba-cuda {metadata.version('numba-cuda')} cannot be imported with NumPy {np.__version__}: {error}",
+                fix="install versions of the two that fit",
+            ) from error
         raise CompileError(
             f"{name}: Numba cannot compile it: {first_line(error)}",
             log=str(error),
             fix="write it with what numba.cuda supports; the whole message is in this exception's .log",
         ) from error
     return str(ptx)
+
+
+def _is_of_an_import(error: BaseException) -> bool:
+    """Whether a module raised it while it was imported. Numba imports most of itself with the first compilation."""
+    return any(frame.f_code.co_name == "<module>" for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -12,6 +12,7 @@ import torch
 from opwright import tree
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.check_hooks import CheckHooks
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.placement import arrays_made_on
 from opwright.contract.contract import Contract
@@ -24,6 +25,10 @@ from opwright.results import Accepted, Probe, Refused
 __all__ = ["NumpyBackend"]
 
 
+class _NumpyHooks(CheckHooks):
+    is_compiled_function = True
+
+
 class NumpyBackend(Backend):
     """``torch.compile`` of the function between ``Tensor.numpy`` and ``torch.as_tensor``.
 
@@ -33,6 +38,8 @@ class NumpyBackend(Backend):
     name = "numpy"
     takes = frozenset({"callable"})
     default_devices = ("cpu", "cuda")
+    not_packaged = "opwright compiles NumPy when it runs", "write it in C++ or Triton as well"
+    check_hooks = _NumpyHooks
 
     def available(self, machine: Machine) -> Probe:
         if machine.cxx is None:

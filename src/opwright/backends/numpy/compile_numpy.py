@@ -6,15 +6,16 @@ import contextvars
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 import torch
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
-from opwright.backends.numba.jit import has_numba
+from opwright.backends.numba_jit.jit import has_numba
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, QuickWay, form_of, quick_key, shown
+from opwright.backends.numpy.effects import unknown_effect
 from opwright.backends.numpy.finishing import Finishing, finish
 from opwright.backends.numpy.numba_compiled import NumbaCompiled, Stopped
 from opwright.backends.numpy.state import Copies, State, refuse_subclasses
@@ -24,8 +25,8 @@ from opwright.backends.numpy.verification import (
     Both,
     Call,
     after_failure,
-    against_numpy,
-    run_both,
+    run_all,
+    run_numpy_too,
     runs_in_numpy,
     times_of,
 )
@@ -118,9 +119,10 @@ class CompiledNumpy:
     ) -> None:
         self._name = getattr(function, "__qualname__", repr(function))
         check_default_float_dtype(default_float_dtype, self._name)
-        _check_option("verify", verify, ("first", "always", "never"), self._name)
-        _check_option("mode", mode, ("auto", "compiled"), self._name)
-        _check_option("compiler", compiler, ("torch", "numba", "auto"), self._name)
+        for name, value, kind in (("verify", verify, Verify), ("mode", mode, Mode), ("compiler", compiler, Compiler)):
+            if value not in get_args(kind):
+                choices = ", ".join(f'"{choice}"' for choice in get_args(kind))
+                raise ContractError(f"{self._name}: {name}={value!r}", fix=f"use one of {choices}")
         if fullgraph and compiler == "torch":
             tracing.refuse_lacking(function, self._name)
         functools.update_wrapper(self, function)
@@ -132,7 +134,9 @@ class CompiledNumpy:
         self._ways: dict[str, TorchCompiled | NumbaCompiled] = {}
         if compiler != "numba":
             chosen = torch.device(device) if device is not None else None
-            options = (chosen, default_float_dtype, fullgraph, dynamic)
+            # In pieces, Python runs some of it: only what is known to have no effects outside of arrays.
+            self._is_whole = fullgraph or unknown_effect(function) != ""
+            options = (chosen, default_float_dtype, self._is_whole, dynamic)
             self._ways["torch.compile"] = TorchCompiled(function, self._name, *options, self._about_to_compile)
         if compiler == "numba" or (compiler == "auto" and has_numba()):
             self._ways["numba"] = NumbaCompiled(function, self._name, self._about_to_compile_whole)
@@ -169,11 +173,8 @@ class CompiledNumpy:
             return f"{self._name}: not compiled yet; the first call does it"
         count = f"{len(self.compilations)} compilation{'s' * (len(self.compilations) > 1)}"
         lines = [f"  {c.seconds:6.1f} s  ({c.arguments})  {c.reason}" for c in self.compilations]
-        return "\n".join([f"{self._name}: {count}", *lines, *self._choice_lines()])
-
-    def _choice_lines(self) -> list[str]:
         refused = [f"  not by {way}: {why}" for way, why in self.refused.items()]
-        return [*refused, *(f"  {choice}" for choice in self.choices)]
+        return "\n".join([f"{self._name}: {count}", *lines, *refused, *(f"  {choice}" for choice in self.choices)])
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -239,7 +240,7 @@ class CompiledNumpy:
             _running.reset(token)
         if isinstance(call, Call) and call.before is not None:  # something was compiled
             return self._or_numpys(call, functools.partial(self._verified, call, result, way))
-        return result if result is NotImplemented else finish(quick.finishing, result)
+        return result if result is NotImplemented else finish(quick.finishing, result, args, {})
 
     def _run(self, call: Call, form: Form, way: str) -> Any:
         """Run compiled code; if something is compiled in the meantime, NumPy runs besides."""
@@ -257,7 +258,7 @@ class CompiledNumpy:
         finally:
             _running.reset(token)
         if call.before is None:
-            return finish(self._finishing.get((form.kind, way)), came)
+            return finish(self._finishing.get((form.kind, way)), came, call.args, call.keywords)
         return self._or_numpys(call, functools.partial(self._verified, call, came, way))
 
     def _verified(self, call: Call, came: Any, way: str) -> Any:
@@ -266,7 +267,7 @@ class CompiledNumpy:
         arguments = (call.args, call.keywords)
         kind = form_of(arguments, tree.leaves(arguments))[0].kind
         try:
-            both = self._compared(call, against_numpy(call, came))
+            both = self._compared(call, run_numpy_too(call, came))
         except BaseException:
             self._finishing.pop((kind, way), None)
             self._choices.forget_quick_ways()
@@ -305,10 +306,12 @@ class CompiledNumpy:
         """Run every way, compare each with NumPy, and measure them."""
         both, refusal = None, None
         right: dict[str, Callable[..., Any]] = {}
-        for name, way in self._ways.items():
+        for name, came in run_all(call, dict(self._ways)).items():
             try:
-                both = self._compared(call, run_both(call, way))
-                right[name] = way
+                if isinstance(came, Exception):
+                    raise came
+                both = self._compared(call, came)
+                right[name] = self._ways[name]
                 self._learn(form.kind, name, both.finishing)
             except CompileError as error:
                 refusal = refusal or error
@@ -371,7 +374,7 @@ class CompiledNumpy:
 
     def _about_to_compile(self) -> None:
         """Note what a call may change before it runs what is compiled now; not of code that runs in pieces."""
-        if self._fullgraph:
+        if self._is_whole:
             self._about_to_compile_whole()
 
     def _about_to_compile_whole(self) -> None:
@@ -395,9 +398,3 @@ _running: contextvars.ContextVar[Call | _Arguments | None] = contextvars.Context
 
 def _raise(error: Exception) -> Any:
     raise error
-
-
-def _check_option(name: str, value: str, allowed: tuple[str, ...], who: str) -> None:
-    if value not in allowed:
-        choices = ", ".join(f'"{a}"' for a in allowed)
-        raise ContractError(f"{who}: {name}={value!r}", fix=f"use one of {choices}")

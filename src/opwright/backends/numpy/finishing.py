@@ -8,12 +8,14 @@ These are the same for all calls of a compiled form. They are learned from NumPy
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Finishing", "finish", "learn"]
+from opwright.backends.numpy.identities import Same, put
+
+__all__ = ["Finishing", "finish", "finish_values", "learn", "with_same"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Finishing:
     Attributes:
         each: what to change in each item of a list, of any length.
         is_certain: whether it holds for other calls; an empty list does not tell.
+        same: of a whole result: its values that are the same objects as arguments, or as one another.
     """
 
     items: tuple[Any, ...] = ()
@@ -31,6 +34,15 @@ class Finishing:
     as_copy: bool = False
     each: Finishing | None = None
     is_certain: bool = True
+    same: tuple[Same, ...] = ()
+
+
+def with_same(finishing: Finishing | None, same: tuple[Same, ...], is_certain: bool) -> Finishing | None:
+    """What to change in a whole result, with the objects that are the same."""
+    if not same and is_certain:
+        return finishing
+    finishing = finishing or Finishing()
+    return replace(finishing, same=same, is_certain=finishing.is_certain and is_certain)
 
 
 def learn(expected: Any, came: Any, borrowed: Set[int] = frozenset()) -> Finishing | None:
@@ -69,8 +81,16 @@ def _of_list(items: tuple[Finishing | None, ...], kind: type | None) -> Finishin
     return Finishing(each=items[0], kind=kind, is_certain=is_certain) if kind or items[0] else None
 
 
-def finish(finishing: Finishing | None, value: Any) -> Any:
-    """A compiled result with what was learned."""
+def finish(finishing: Finishing | None, value: Any, args: Any, keywords: dict[str, Any]) -> Any:
+    """The compiled result of a call with what was learned."""
+    if finishing is None:
+        return value
+    value = finish_values(finishing, value)
+    return put(finishing.same, value, args, keywords) if finishing.same else value
+
+
+def finish_values(finishing: Finishing | None, value: Any) -> Any:
+    """A compiled result, or a part of one, with what was learned, except which objects are the same."""
     if finishing is None:
         return value
     if finishing.as_array:
@@ -79,9 +99,9 @@ def finish(finishing: Finishing | None, value: Any) -> Any:
         return value.copy()
     if not isinstance(value, list | tuple | dict):
         return finishing.kind(value) if finishing.kind is not None else value
-    if isinstance(value, dict):
-        return {key: finish(f, value[key]) for key, f in zip(value, finishing.items, strict=True)}
     of_items = finishing.items or [finishing.each] * len(value)
-    items = [finish(f, item) for f, item in zip(of_items, value, strict=True)]
+    if isinstance(value, dict):
+        return {key: finish_values(f, value[key]) for key, f in zip(value, of_items, strict=True)}
+    items = [finish_values(f, item) for f, item in zip(of_items, value, strict=True)]
     kind = finishing.kind or type(value)
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -13,8 +13,8 @@ import numpy as np
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
-from opwright.backends.numba.constants import Constants
-from opwright.backends.numba.jit import (
+from opwright.backends.numba_jit.constants import Constants
+from opwright.backends.numba_jit.jit import (
     Integers,
     first_line,
     is_of_the_compiler,
@@ -22,6 +22,7 @@ from opwright.backends.numba.jit import (
     with_positional_parameters,
 )
 from opwright.backends.numpy.choice import SMALL, is_small, shown
+from opwright.backends.numpy.effects import unknown_effect_in_numba
 from opwright.backends.numpy.torch_compiled import Compilation
 from opwright.errors import CompileError
 
@@ -128,7 +129,7 @@ class NumbaCompiled:
 
     def _stopped(self, error: OverflowError) -> Exception:
         """What to raise for an integer that does not fit: another error if the function has raised it itself."""
-        from opwright.backends.numba.refusals import DoesNotFit
+        from opwright.backends.numba_jit.refusals import DoesNotFit
 
         if not isinstance(error, DoesNotFit):
             return error
@@ -171,7 +172,7 @@ class NumbaCompiled:
                 self._quick[key] = _Compiled(self._jitted, self._constants, layouts)
 
     def _first(self, args: Any, kwargs: Any) -> Any:
-        from opwright.backends.numba.refusals import noting
+        from opwright.backends.numba_jit.refusals import noting
 
         self._refuse(tree.leaves((args, kwargs)))
         self._about_to_compile()
@@ -208,9 +209,9 @@ class NumbaCompiled:
         self.compilations.append(Compilation(", ".join(map(shown, args)), "by Numba", seconds))
 
     def _refuse(self, leaves: list[Any]) -> None:
-        if "objmode" in self._function.__code__.co_names:
+        if effect := unknown_effect_in_numba(self._function):
             raise CompileError(
-                f"{self._name}: numba.objmode runs Python, whose effects are not known", fix="leave it out"
+                f"{self._name} {effect}, whose effects are not known", fix="leave it out, or call the function itself"
             )
         for leaf in leaves:
             if type(leaf).__module__.partition(".")[0] == "numba":

@@ -5,6 +5,7 @@ Arrays are changed back in place, so that views, shared memory and identities st
 
 from __future__ import annotations
 
+import random
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from opwright.contract.numpy.comparison import is_foreign_array
 from opwright.errors import ArgumentError
 
-__all__ = ["Copies", "State", "codes_of", "outer_values", "refuse_subclasses"]
+__all__ = ["Copies", "State", "codes_of", "outer_values", "refuse_subclasses", "with_helpers"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class State:
 
     def __init__(self, *roots: Any) -> None:
         self._saved: dict[int, _Saved] = {}
-        for root in roots:
+        for root in (*roots, *_GLOBAL_STREAMS):
             self._save(root)
 
     def _save(self, value: Any) -> None:
@@ -58,6 +59,8 @@ class State:
             self._saved[id(value)] = _Saved(value, set(value))
         elif isinstance(value, np.random.Generator):
             self._saved[id(value)] = _Saved(value, value.bit_generator.state)
+        elif isinstance(value, _GlobalStream):
+            self._saved[id(value)] = _Saved(value, value.get())
         elif isinstance(value, types.CellType):
             self._saved[id(value)] = _Saved(value, _contents(value))
             self._save(_contents(value))
@@ -89,6 +92,8 @@ class State:
                 target.update(contents)
             elif isinstance(target, np.random.Generator):
                 target.bit_generator.state = contents
+            elif isinstance(target, _GlobalStream):
+                target.set(contents)
             elif isinstance(target, types.CellType):
                 target.cell_contents = contents
             else:
@@ -99,6 +104,10 @@ class State:
         """The objects whose contents are no longer those that were saved."""
         return [saved.target for saved in self._saved.values() if not _has(saved.target, saved.contents)]
 
+    def changed_objects(self) -> list[Any]:
+        """Those of them that are neither arrays nor generators that the function was given."""
+        return [c for c in self.changed() if not isinstance(c, np.ndarray | torch.Tensor | np.random.Generator)]
+
     def arrays(self) -> list[Any]:
         """The arrays, those of tensors on a CPU among them."""
         found = [saved.target for saved in self._saved.values()]
@@ -107,6 +116,21 @@ class State:
             for t in found
             if isinstance(t, np.ndarray) or (isinstance(t, torch.Tensor) and t.is_cpu)
         ]
+
+
+@dataclass(frozen=True, eq=False)
+class _GlobalStream:
+    """A stream of random numbers of which a process has one."""
+
+    name: str
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+
+
+_GLOBAL_STREAMS = (
+    _GlobalStream("random", random.getstate, random.setstate),
+    _GlobalStream("np.random", lambda: np.random.get_state(legacy=False), np.random.set_state),
+)
 
 
 class Copies:
@@ -122,7 +146,7 @@ class Copies:
 
 
 # Their objects are tools, not data.
-_TOOLS = frozenset({"opwright", "torch", "numpy", "numba", "builtins", "functools", "_thread"})
+_TOOLS = frozenset({"opwright", "kernelsim", "torch", "numpy", "numba", "builtins", "functools", "_thread"})
 # Values that nothing can change, and code.
 _UNCHANGING = (
     str, bytes, int, float, complex, bool, np.generic, np.dtype, type, types.ModuleType, types.FunctionType,
@@ -154,6 +178,8 @@ def _has(target: Any, contents: Any) -> bool:
         return len(target) == len(contents) and all(a is b for a, b in zip(target, contents, strict=True))
     if isinstance(target, types.CellType):
         return _contents(target) is contents
+    if isinstance(target, _GlobalStream):
+        return repr(target.get()) == repr(contents)
     if isinstance(target, np.random.Generator):
         return bool(target.bit_generator.state == contents)
     if isinstance(target, set):
@@ -171,13 +197,13 @@ def _same_bits(a: Any, b: Any) -> bool:
 def outer_values(function: Callable[..., Any]) -> list[Any]:
     """What a function reads from outside of its arguments: globals by name, and variables of functions around it."""
     found: list[Any] = []
-    for each in _with_helpers(function):
+    for each in with_helpers(function):
         found += each.__closure__ or ()
         found += [value for name in _names_in(each.__code__) if (value := each.__globals__.get(name)) is not None]
     return [value for value in found if not isinstance(value, _UNCHANGING)]
 
 
-def _with_helpers(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
+def with_helpers(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
     """A function and those of its file that it calls."""
     waiting: list[Any] = [getattr(function, "__func__", function)]
     seen: set[int] = set()
@@ -195,7 +221,7 @@ def _with_helpers(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
 def codes_of(function: Callable[..., Any]) -> set[types.CodeType]:
     """The code of a function, of those of its file that it calls, and of functions within them."""
     found: set[types.CodeType] = set()
-    waiting = [each.__code__ for each in _with_helpers(function)]
+    waiting = [each.__code__ for each in with_helpers(function)]
     while waiting:
         code = waiting.pop()
         found.add(code)

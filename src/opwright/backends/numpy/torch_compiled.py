@@ -17,6 +17,7 @@ from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.arrays import as_numpy, borrow, refuse_shared_writes
+from opwright.backends.numpy.effects import refuse_unknown_arguments
 from opwright.backends.numpy.equivalents import Traced
 from opwright.backends.numpy.placement import arrays_made_on, numpy_steps, place_of_arrays
 from opwright.contract.dtypes import short, zeros_in
@@ -80,8 +81,10 @@ class TorchCompiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         like = (args, kwargs)
-        chosen = self._device_for_arrays()
-        borrowed = borrow(tree.leaves(like), chosen, self._name)
+        chosen, leaves = self._device_for_arrays(), tree.leaves(like)
+        if not self._fullgraph:
+            refuse_unknown_arguments(leaves, self._name)
+        borrowed = borrow(leaves, chosen, self._name)
         place = borrowed.device or chosen
         # Without fullgraph, there are NumPy arrays between the compiled pieces, all on the CPU.
         with arrays_made_on(place if self._fullgraph else None, self._default_float_dtype):

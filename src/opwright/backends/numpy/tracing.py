@@ -25,6 +25,7 @@ from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import CompileError
 from opwright.internals.compiler import can_compile_graphs, compile_graph, is_tracing_error
+from opwright.internals.numpy_layer import OutsideWriteError, can_refuse_writes
 
 __all__ = [
     "cause_of",
@@ -105,7 +106,7 @@ def compile_whole(
         on_graph: called before a graph is compiled, with the cause of the graph break that ended it ("" if none).
         code_of: the backend that compiles a graph; Inductor by default.
     """
-    if code_of is None and not can_compile_graphs():
+    if code_of is None and not (can_compile_graphs() and can_refuse_writes()):
         raise CompileError(
             f"torch {torch.__version__} does not compile NumPy code; `opwright doctor` lists what is missing",
             fix="use a torch between 2.11 and 2.15",
@@ -195,10 +196,10 @@ def explain_break(error: Exception, who: str, default_fix: str = _MOVE_OR_ALLOW)
     )
 
 
-def _refusal_in(error: BaseException | None) -> NotLikeNumpyError | None:
+def _refusal_in(error: BaseException | None) -> NotLikeNumpyError | OutsideWriteError | None:
     """The refusal of a step that an error of the tracer was raised from."""
     while error is not None:
-        if isinstance(error, NotLikeNumpyError):
+        if isinstance(error, NotLikeNumpyError | OutsideWriteError):
             return error
         error = error.__cause__ or error.__context__
     return None

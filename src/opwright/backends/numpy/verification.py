@@ -16,13 +16,14 @@ import torch
 
 from opwright import tree
 from opwright.backends.numpy.choice import NUMPY
-from opwright.backends.numpy.finishing import Finishing, finish, learn
+from opwright.backends.numpy.finishing import Finishing, finish_values, learn, with_same
+from opwright.backends.numpy.identities import Arguments, same_objects
 from opwright.backends.numpy.state import State, outer_values
 from opwright.contract.dtypes import element_bytes
 from opwright.contract.numpy.comparison import Outcome, copied, difference, is_foreign_array, tolerance_of
 from opwright.errors import CompileError, OpwrightError
 
-__all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "runs_in_numpy", "times_of"]
+__all__ = ["Both", "Call", "after_failure", "run_all", "run_numpy_too", "runs_in_numpy", "times_of"]
 
 # While it is set, compiled functions that a function calls run in NumPy, too.
 runs_in_numpy: contextvars.ContextVar[bool] = contextvars.ContextVar("opwright_runs_in_numpy", default=False)
@@ -138,45 +139,73 @@ def _write_back(tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> None:
         tensor.detach().copy_(torch.from_numpy(array))
 
 
-def run_both(call: Call, way: Callable[..., Any]) -> Both:
-    """Run a call compiled and then in NumPy, whose effects remain.
+@dataclass(frozen=True)
+class CompiledRun:
+    """What a call has given and changed that ran compiled."""
+
+    came: Any
+    outcome: Outcome
+    effects: dict[int, Any]
+    wrote_objects: bool
+
+    @staticmethod
+    def of(call: Call, came: Any) -> CompiledRun:
+        """The call has just run, and given ``came``."""
+        before = call.save()
+        effects = {id(t): copied(_contents(t)) for t in before.targets()}
+        return CompiledRun(came, Outcome.of(came, before.arrays()), effects, bool(before.changed_objects()))
+
+
+def run_all(call: Call, ways: dict[str, Callable[..., Any]]) -> dict[str, Both | Exception]:
+    """Run a call compiled in each way, and then once in NumPy, whose effects remain.
 
     Raises:
-        CompileError: the function cannot be compiled; ``error.result`` is NumPy's result.
         Exception: whatever the function raises in NumPy.
     """
     call.save()
+    runs: dict[str, CompiledRun | Exception] = {}
+    for name, way in ways.items():
+        call.undo()
+        try:
+            runs[name] = CompiledRun.of(call, call.run(way))
+        except Exception as error:
+            runs[name] = error
     call.undo()
-    try:
-        came = call.run(way)
-    except Exception as error:
-        after_failure(call, error)
-    return against_numpy(call, came)
+    numpys = call.in_numpy()
+    return {
+        name: _failed(call, run, numpys) if isinstance(run, Exception) else against_numpy(call, run, numpys)
+        for name, run in runs.items()
+    }
 
 
-def against_numpy(call: Call, came: Any) -> Both:
+def run_numpy_too(call: Call, came: Any) -> Both:
     """Run a call in NumPy that has run compiled, and compare."""
-    before = call.save()
-    watched = before.arrays()
-    ours = Outcome.of(came, watched)
-    effects = {id(t): copied(_contents(t)) for t in before.targets()}
+    run = CompiledRun.of(call, came)
     call.undo()
-    numpys = call.in_numpy()  # its exceptions are the caller's
-    expected = Outcome.of(numpys, watched)
-    finishing = None
+    return against_numpy(call, run, call.in_numpy())
+
+
+def against_numpy(call: Call, run: CompiledRun, numpys: Any) -> Both:
+    """Compare what a call gave compiled with what NumPy has given just now."""
+    before = call.save()
+    ours, expected = run.outcome, Outcome.of(numpys, before.arrays())
+    finishing, found = None, ""
     if not call.has_tensors:
         ours, borrowed = ours.with_own_memory(expected)
         finishing = learn(expected.result, ours.result, borrowed)
-    found = _compare(call, expected, ours, finishing) or _compare_effects(call, effects)
+        arguments = Arguments(call.args, call.keywords)
+        same, is_certain, found = same_objects(numpys, arguments, {id(target) for target in before.targets()})
+        finishing = with_same(finishing, same, is_certain and not arguments.may_be_stored_again())
+    found = _compare(call, expected, ours, finishing) or _compare_effects(call, run) or found
     # With single precision by default, dtypes are not NumPy's.
-    return Both(came if call.has_tensors or call.single else numpys, finishing, found)
+    return Both(run.came if call.has_tensors or call.single else numpys, finishing, found)
 
 
 def after_failure(call: Call, failure: Exception) -> NoReturn:
     """Raise what a call raises in NumPy, else why its compiled form failed."""
     call.undo()
     numpys = call.in_numpy()
-    raise _failed(call, failure, numpys) from failure
+    raise _failed(call, failure, numpys)
 
 
 def _failed(call: Call, failure: Exception, numpys: Any) -> Exception:
@@ -188,12 +217,12 @@ def _failed(call: Call, failure: Exception, numpys: Any) -> Exception:
         f"{_name(call)}: compiled, it raised {type(failure).__name__}, and NumPy did not: {failure}",
         fix='call the function itself on such arguments, or write it differently; mode="numpy" never compiles',
     )
-    error.result = numpys
+    error.result, error.__cause__ = numpys, failure
     return error
 
 
 def _compare(call: Call, expected: Outcome, ours: Outcome, finishing: Finishing | None) -> str:
-    came = ours.result if finishing is None else finish(finishing, ours.result)
+    came = finish_values(finishing, ours.result)
     found = difference(expected.result, came, single=call.single, coarsest=call.tolerance, classes=not call.has_tensors)
     if found or call.has_tensors:
         return found
@@ -217,17 +246,17 @@ def _shared_otherwise(call: Call, i: int, theirs: Sequence[Any], own: Sequence[A
     return f"array {i} of the result is {of(own)}, NumPy's {of(theirs)}; .copy() makes it its own"
 
 
-def _compare_effects(call: Call, effects: dict[int, Any]) -> str:
+def _compare_effects(call: Call, run: CompiledRun) -> str:
     names = call.names
+    written = next(iter(call.save().changed_objects()), None)
+    if written is not None or run.wrote_objects:
+        what = f"the {type(written).__name__} {names.get(id(written), 'from outside')}"
+        if written is None or not hasattr(written, "__len__"):
+            what = f"something other than an array ({getattr(written, 'name', '') or type(written).__name__})"
+        return f"it writes to {what}, which compiled code does not; return the new value instead"
     for target in call.save().targets():
-        expected, ours = copied(_contents(target)), effects[id(target)]
+        expected, ours = copied(_contents(target)), run.effects[id(target)]
         name = names.get(id(target), f"a {type(target).__name__} from outside")
-        if isinstance(target, list | dict | set):
-            if len(expected) != len(ours) or difference(list(expected), list(ours)):
-                return (
-                    f"it writes to the {type(target).__name__} {name}, which compiled code does not; return it instead"
-                )
-            continue
         found = difference(
             expected,
             ours,

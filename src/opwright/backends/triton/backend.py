@@ -1,7 +1,7 @@
 """Kernels in Triton: a Python launcher around ``@triton.jit`` functions, in place or in a file of its own.
 
 On a GPU the launcher runs as it is, and torch.compile traces into it as it does into
-``torch.library.triton_op``. On a CPU ``opwright check`` runs it in the simulator (``simulator/``),
+``torch.library.triton_op``. On a CPU ``opwright check`` runs it in the simulator (``kernelsim``),
 or else in Triton's interpreter, which has to be chosen (``TRITON_INTERPRET=1``) before the kernels are decorated.
 """
 
@@ -24,22 +24,58 @@ import torch
 from opwright import tree
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.gpu.recording import recordable
-from opwright.backends.triton.recording import launches_reach_the_recorder
-from opwright.backends.triton.simulator.simulate import compiling_only, simulate, with_left_out
+from opwright.backends.check_hooks import CheckHooks
+from opwright.backends.gpu.simulated_tensors import on_simulated
+from opwright.backends.simulation import autotuners_measure, simulate_triton, with_left_out
+from opwright.backends.triton.recording import recordable
 from opwright.backends.triton.tracing import is_in_gluon, is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 from opwright.import_file import import_file
-from opwright.internals.triton import autotuners_measure, time_by_default
-from opwright.machine import Machine, this_machine
+from opwright.internals.triton import time_by_default
+from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.target import Engine, Target, engines_here
 
 __all__ = ["TritonBackend"]
 
 # The order of simulated programs, to which the sizes of a call are added.
 _order: ContextVar[int] = ContextVar("order", default=0)
 _IMPORTS_GLUON = re.compile(r"^\s*(from|import)\s+triton\.experimental(\.gluon\b|\s+import\s.*\bgluon\b)", re.MULTILINE)
+
+
+class _TritonHooks(CheckHooks):
+    computes_itself = True
+
+    @staticmethod
+    def under_check(order: int) -> contextlib.AbstractContextManager[None]:
+        """Run simulated programs in an order that differs from call to call, if the number does; also those of kernels
+        that no launcher launches, but a backward."""
+        return _in_order(order)
+
+    @staticmethod
+    def in_backward(tensors: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Run the kernels that a backward launches as those of a launcher that gets its tensors."""
+        return _simulating(tensors) if _simulates() else contextlib.nullcontext()
+
+    @property
+    def _is_simulated(self) -> bool:
+        return self.target.engine is Engine.SIMULATOR
+
+    def unchecked_dtypes(self, machine: Machine) -> dict[torch.dtype, str]:
+        if self.target.engine is Engine.INTERPRETER:
+            return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
+        return {}
+
+    def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
+        tuners = _tuners(self.spec, self.contract)
+        return [(f"{_kernel_name(tuner)}: {c}", _only(tuner, c)) for tuner in tuners for c in tuner.configs]
+
+    def measuring(self) -> contextlib.AbstractContextManager[None] | None:
+        return autotuners_measure() if self._is_simulated and _tuners(self.spec, self.contract) else None
+
+    def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
+        return with_left_out(byte) if self._is_simulated else None
 
 
 class TritonBackend(Backend):
@@ -50,47 +86,37 @@ class TritonBackend(Backend):
     takes = frozenset({"callable", "file"})
     suffixes = (".py",)
     default_devices = ("cuda",)
-    compiles_for_sizes = True
+    check_hooks = _TritonHooks
 
     def available(self, machine: Machine) -> Probe:
         if machine.triton is None:
             return Refused("Triton is not installed", "pip install triton")
-        if machine.triton_interpret:
+        if Engine.INTERPRETER in engines_here():
             return Accepted(f"Triton {machine.triton}, in its interpreter (TRITON_INTERPRET is set)")
         if machine.has_gpu:
             return Accepted(f"Triton {machine.triton}")
         how = "in the interpreter" if machine.cxx is None else "compiled for the CPU"
         return Accepted(f"Triton {machine.triton}; no GPU, so only `opwright check` runs it, {how}")
 
-    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
-        if machine.triton is not None and device == "cpu" and "cuda" in spec.devices:
-            simulates = machine.cuda_simulator and machine.cxx is not None
-            if (machine.triton_interpret or simulates) and _has_gluon(spec.source):
-                return Refused("Gluon kernels run on a GPU only, in no simulator or interpreter", "use a GPU")
-            if machine.triton_interpret:
-                return Accepted("in Triton's interpreter")
-            if simulates:
-                return Accepted("compiled for the CPU, every access checked")
+    def probe(self, spec: KernelSpec, target: Target, machine: Machine) -> Probe:
+        if machine.triton is None or target.device != "cpu" or "cuda" not in spec.devices:
+            return super().probe(spec, target, machine)
+        how = {Engine.INTERPRETER: "in Triton's interpreter"}
+        if machine.cxx is not None:
+            how[Engine.SIMULATOR] = "compiled for the CPU, every access checked"
+        if target.engine not in how:
             return Refused(
                 "Triton kernels run on a GPU; on a CPU only in the simulator, or in Triton's interpreter",
                 "use `opwright check`, which does so in a worker, or set TRITON_INTERPRET=1 before Python starts",
             )
-        return super().probe(spec, device, machine)
+        if _has_gluon(spec.source):
+            return Refused("Gluon kernels run on a GPU only, in no simulator or interpreter", "use a GPU")
+        return Accepted(how[target.engine])
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
         super().validate(spec, contract)
         if not isinstance(spec.source, Path):
             _refuse_wrong_decorator_order(spec.source, contract)
-
-    def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
-        """Run simulated programs in an order that differs from call to call, if the number does."""
-        return _in_order(order)
-
-    def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
-        return with_left_out(byte) if _simulates() else None
-
-    def compiling_only(self) -> contextlib.AbstractContextManager[None]:
-        return compiling_only()
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         if not isinstance(spec.source, Path):
@@ -104,36 +130,19 @@ class TritonBackend(Backend):
             if is_interpreted(kernel):
                 # Triton's own timer needs a GPU driver. Instead each configuration runs once, and the first is chosen.
                 time_by_default(kernel, _run_once)
-        machine = this_machine()
-        if machine.triton_interpret:
+        engine = next(iter(engines_here()), Engine.NATIVE)
+        if engine is Engine.INTERPRETER:
             return contract.signature.flat(artifact.payload)
-        if machine.cuda_simulator:
-            return _simulated(contract.signature.flat(artifact.payload))
-        return contract.signature.flat(recordable(artifact.payload, launches_reach_the_recorder))
-
-    def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
-        if device == "cpu" and machine.triton_interpret:
-            return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
-        return {}
-
-    def configurations(
-        self, spec: KernelSpec, contract: Contract
-    ) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
-        return [(f"{_kernel_name(t)}: {c}", _only(t, c)) for t in _tuners(spec, contract) for c in t.configs]
-
-    def measuring(self, spec: KernelSpec, contract: Contract) -> contextlib.AbstractContextManager[None] | None:
-        return autotuners_measure() if _simulates() and _tuners(spec, contract) else None
+        if engine is Engine.SIMULATOR:
+            return _simulated(contract.signature.flat(on_simulated(artifact.payload)))
+        return contract.signature.flat(recordable(artifact.payload, writes=bool(contract.signature.mutated)))
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
-        if this_machine().cuda_simulator:
+        if Engine.SIMULATOR in engines_here():
             return None  # what torch.compile makes of a Triton kernel needs a GPU
         launcher = spec.source if not isinstance(spec.source, Path) else inspect.unwrap(launch)
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
-
-
-def _simulates() -> bool:
-    return this_machine().cuda_simulator and not this_machine().triton_interpret
 
 
 def _tuners(spec: KernelSpec, contract: Contract) -> list[Any]:
@@ -156,20 +165,30 @@ def _simulated(launch: Launch) -> Launch:
 
     @functools.wraps(launch)
     def launch_simulated(*arguments: Any) -> Any:
-        given = tree.tensors(list(arguments))
-        # Several, but one for calls that are alike.
-        order = zlib.crc32(repr((_order.get(), [tuple(t.shape) for t in given])).encode())
-        with simulate(seed=order, given=given):
+        with _simulating(tree.tensors(list(arguments))):
             return launch(*arguments)
 
     return launch_simulated
+
+
+def _simulating(given: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+    """A block in which launches are simulated, with programs in one of several orders, but in one for calls that are
+    alike."""
+    return simulate_triton(zlib.crc32(repr((_order.get(), [tuple(t.shape) for t in given])).encode()), given)
+
+
+def _simulates() -> bool:
+    """Whether this process simulates Triton's kernels. It can have none if Triton was never imported."""
+    return next(iter(engines_here()), None) is Engine.SIMULATOR and "triton" in sys.modules
 
 
 @contextlib.contextmanager
 def _in_order(order: int) -> Iterator[None]:
     before = _order.set(order)
     try:
-        yield
+        # Nothing is known of the tensors of a backward that torch calls, such as that of a compiled graph.
+        with _simulating(()) if _simulates() else contextlib.nullcontext():
+            yield
     finally:
         _order.reset(before)
 

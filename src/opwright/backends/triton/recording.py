@@ -11,14 +11,25 @@ from typing import Any
 
 import torch
 
-from opwright.backends.gpu.recording import Recorder, recorder_of_this_thread
+from opwright.backends.base import Launch
+from opwright.backends.gpu.recording import (
+    LookedAtError,
+    PassedOn,
+    RecordableLauncher,
+    Recorder,
+    plain_number,
+    recorder_of_this_thread,
+)
 from opwright.backends.native.native_call import ArgumentSource, GpuKernel, KernelArgument
 from opwright.internals.triton import LaunchOf, launches_made_by
 
-__all__ = ["launches_reach_the_recorder"]
+__all__ = ["launches_reach_the_recorder", "recordable"]
 
 _INTEGER = re.compile(r"[iu](1|8|16|32|64)")
 _FLOATS = {"fp32": "<f", "f32": "<f", "fp64": "<d", "f64": "<d"}
+_FLOATING = {
+    kind: ArgumentSource.FLOATING32 if code == "<f" else ArgumentSource.FLOATING for kind, code in _FLOATS.items()
+}
 _THREADS_OF_WARP = 32
 
 
@@ -27,12 +38,64 @@ def launches_reach_the_recorder() -> contextlib.AbstractContextManager[None]:
     return launches_made_by(_record)
 
 
+def recordable(launch: Launch, *, writes: bool) -> RecordableLauncher:
+    """A launcher of Triton kernels, whose calls can be recorded.
+
+    Args:
+        writes: whether it writes arguments.
+    """
+    return RecordableLauncher(
+        launch,
+        observing=launches_reach_the_recorder,
+        kernels=_what_launches_depend_on,
+        passed_on=(float,),
+        writes=writes,
+    )
+
+
+def _what_launches_depend_on(value: Any) -> list[tuple[Any, str, Any]] | None:
+    """What to watch for a kernel: hooks, and the globals that it has used, whose change Triton reports in a call.
+
+    None for another object, and for a kernel that runs a function of the user in each launch. Functions of
+    ``heuristics`` may run: they see what is watched, and numbers.
+    """
+    watched: list[tuple[Any, str, Any]] = []
+    while type(value).__module__.startswith("triton.runtime") and hasattr(value, "fn"):
+        kind = type(value).__name__
+        if kind not in ("JITFunction", "Autotuner") or getattr(value, "user_defined_pre_hook", False):
+            return None
+        if getattr(value, "user_defined_post_hook", False):
+            return None
+        if any(getattr(c, "pre_hook", None) is not None for c in getattr(value, "configs", ())):
+            return None
+        hooks = getattr(value, "pre_run_hooks", [])
+        if type(hooks) is not list or hooks:
+            return None
+        watched.append((hooks, "pre_run_hooks", NotImplemented))
+        for (name, _), (_, names) in getattr(value, "used_global_vals", {}).items():
+            watched.append((names, name, names.get(name, NotImplemented)))
+        if kind == "JITFunction":
+            return [*watched, *_launch_hooks()]
+        value = value.fn
+    return None
+
+
+def _launch_hooks() -> Iterator[tuple[Any, str, Any]]:
+    """The lists of those who are told of launches, such as the profiler Proton, while they are empty."""
+    for hook in _hooks_of_launches():
+        calls = getattr(hook, "calls", None)
+        if type(calls) is list:
+            yield calls, "calls", NotImplemented
+
+
 def _record(launch: LaunchOf) -> Any:
     recorder = recorder_of_this_thread()
+    arguments = tuple(map(plain_number, launch.arguments))
+    keywords = {name: plain_number(value) for name, value in launch.keywords.items()}
     if recorder is None:
-        return launch.run()
+        return launch.run(arguments, keywords)
     with recorder.launching():
-        compiled = launch.run()
+        compiled = launch.run(arguments, keywords)
         try:
             grid = _grid(launch)
             if 0 not in grid:
@@ -46,6 +109,8 @@ def _bound(launch: LaunchOf) -> Mapping[str, Any]:
     """The values of the function's parameters."""
     signature = inspect.signature(launch.function.fn)
     named = {name: value for name, value in launch.keywords.items() if name in signature.parameters}
+    if any(type(value) is PassedOn and name not in named for name, value in launch.keywords.items()):
+        raise LookedAtError  # an option of the launch
     bound = signature.bind(*launch.arguments, **named)
     bound.apply_defaults()
     return bound.arguments
@@ -70,11 +135,14 @@ def _kernel(compiled: Any, grid: tuple[int, int, int]) -> GpuKernel | None:
 
 def _is_listened_to() -> bool:
     """Whether a profiler, such as Proton, is told of launches."""
+    return any(getattr(hook, "calls", hook) for hook in _hooks_of_launches() if hook is not None)
+
+
+def _hooks_of_launches() -> tuple[Any, Any]:
     import triton
 
     knobs = getattr(getattr(triton, "knobs", None), "runtime", None)
-    hooks = (getattr(knobs, "launch_enter_hook", None), getattr(knobs, "launch_exit_hook", None))
-    return any(getattr(hook, "calls", hook) for hook in hooks if hook is not None)
+    return getattr(knobs, "launch_enter_hook", None), getattr(knobs, "launch_exit_hook", None)
 
 
 def _arguments(launch: LaunchOf, compiled: Any, recorder: Recorder) -> Iterator[KernelArgument | torch.Tensor]:
@@ -85,6 +153,8 @@ def _arguments(launch: LaunchOf, compiled: Any, recorder: Recorder) -> Iterator[
     count = 0
     for position, (name, kind) in enumerate(source.signature.items()):
         if kind == "constexpr":
+            if type(bound[name]) is PassedOn:
+                raise LookedAtError  # the binary is for this number only
             continue
         count += 1
         yield _argument(bound[name], kind, dict(source.attrs).get((position,), ()), recorder)
@@ -93,8 +163,12 @@ def _arguments(launch: LaunchOf, compiled: Any, recorder: Recorder) -> Iterator[
 
 
 def _argument(value: Any, kind: str, promises: Any, recorder: Recorder) -> KernelArgument | torch.Tensor:
+    if type(value) is PassedOn:
+        return recorder.number(value, KernelArgument(_FLOATING[kind], 0) if kind in _FLOATING else None)
     if isinstance(value, torch.Tensor) and isinstance(kind, str) and kind.startswith("*"):
         alignment = max((n for promise, n in promises if promise == "tt.divisibility"), default=1)
+        if alignment == 1:  # for another address Triton may choose another binary
+            recorder.problem = recorder.problem or "an address that a kernel gets must be a multiple of 16"
         return recorder.aligned(value, alignment)
     if isinstance(value, int) and _INTEGER.fullmatch(kind):
         return KernelArgument(ArgumentSource.CONSTANT, (int(value) + (1 << 63)) % (1 << 64) - (1 << 63))

@@ -14,9 +14,10 @@ import torch
 from opwright.backends.compiler import run_compiler
 from opwright.backends.gpu.device_code import Resources
 from opwright.backends.gpu.ptxas import read_resources
+from opwright.backends.gpu.simulated_tensors import on_simulated
+from opwright.backends.simulation import triton_launches_go_to
 from opwright.backends.triton.tracing import is_interpreted, kernels_reached
 from opwright.contract.contract import Contract
-from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError, KernelRefusedError
 from opwright.internals import triton as triton_internals
 
@@ -66,34 +67,22 @@ def compile_launches(
     Raises:
         KernelRefusedError: it launches none, or Triton cannot compile for that architecture here.
     """
+    if any(map(is_interpreted, kernels_reached(launcher))):
+        raise KernelRefusedError("TRITON_INTERPRET is set, so that Triton compiles nothing", fix="unset it")
     launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-    recorders = {id(k): _LaunchRecorder(k, launches) for k in kernels_reached(launcher)}
-    contract.signature.call(replace_globals(launcher, recorders), arguments)
+    with triton_launches_go_to(lambda *launch: launches.append(launch)):
+        contract.signature.call(on_simulated(launcher), arguments)
     if not launches:
         raise KernelRefusedError(
             f"{contract.qualname}: the launcher launches no Triton kernel", fix="use another --what"
         )
-    return [_compile(kernel, args, kwargs, arch) for kernel, args, kwargs in launches]
+    return [_compile(function, args, kwargs, arch) for function, args, kwargs in launches]
 
 
-class _LaunchRecorder:
-    """Replaces a kernel in a launcher, and records its launches."""
-
-    def __init__(self, kernel: Any, launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> None:
-        self._kernel = kernel
-        self._launches = launches
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def launch(*args: Any, **kwargs: Any) -> None:
-            self._launches.append((self._kernel, args, kwargs))
-
-        return launch
-
-
-def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: str) -> CompiledKernel:
+def _compile(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: str) -> CompiledKernel:
     import triton
 
-    function, values = _unwrap(kernel, args, dict(kwargs))
+    values = {**dict(zip(function.arg_names, args, strict=False)), **kwargs}
     parts = triton_internals.stages(function)
     if parts is None:
         raise KernelRefusedError(
@@ -122,23 +111,6 @@ def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: s
     )
     stages = {s: str(made.asm[s]) for s in STAGES if s in made.asm}
     return CompiledKernel(function.__name__, called, stages, made.asm["cubin"], made.metadata.shared)
-
-
-def _unwrap(kernel: Any, args: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The jitted function below autotuning (with its first configuration) and heuristics, with all arguments."""
-    layers = []
-    while type(kernel).__name__ in ("Autotuner", "Heuristics"):
-        layers.append(kernel)
-        kernel = kernel.fn
-    if is_interpreted(kernel):
-        raise KernelRefusedError("TRITON_INTERPRET is set, so that Triton compiles nothing", fix="unset it")
-    arguments = {**dict(zip(kernel.arg_names, args, strict=False)), **arguments}
-    for layer in layers:
-        if type(layer).__name__ == "Autotuner":
-            arguments.update(layer.configs[0].all_kwargs())
-        else:
-            arguments.update({name: rule(arguments) for name, rule in layer.values.items()})
-    return kernel, arguments
 
 
 def _type_of(value: Any) -> str:

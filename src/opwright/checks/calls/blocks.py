@@ -1,4 +1,8 @@
-"""Blocks in which calls are made: beside other work, and without deterministic algorithms."""
+"""Blocks in which calls are made: beside other work, and without deterministic algorithms.
+
+Other work spreads the starts of a kernel's blocks. On an H200 they start up to 3.6 µs apart beside it, within 0.1 µs
+without it (benchmarks/results/2026-11-26-h200-block-starts.txt).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,7 @@ import torch
 
 __all__ = ["beside_other_work", "without_deterministic_algorithms"]
 
-# The size of the matrices whose products keep a GPU busy, and how many are launched at a time. On an H200, blocks of a
-# kernel beside them start up to 3.6 µs apart, which else start within 0.1 µs
-# (benchmarks/results/2026-11-26-h200-block-starts.txt).
+# The size of the matrices whose products keep a GPU busy, and how many are launched at a time.
 _SIZE, _PRODUCTS = 2048, 40
 # The elements of a CPU's work: few enough for one thread.
 _ELEMENTS = 1 << 15

@@ -7,8 +7,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import large_cases, typical_cases
 from opwright.checks.context import Context
+from opwright.checks.each_case import kind_of
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation
@@ -16,7 +18,7 @@ from opwright.checks.outputs import values
 from opwright.contract.inputs.case import Case
 from opwright.results import Coverage, Finding, NotChecked, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "configurations"
 _MEASURED = (
@@ -28,37 +30,53 @@ _MEASURED = (
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """A typical and a large case with each configuration alone; and the typical one while all are measured."""
-    kernel = context.op.kernels.get(context.kernel)
-    configurations = kernel.configurations() if kernel is not None else ()
-    if kernel is None or not configurations:
+    if context.kernel not in context.op.kernels or not (configurations := context.hooks.configurations()):
         return
     typical = typical_cases(context, 1)
     cases = [*typical, *large_cases(context, 1)]
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return
-    each = [(name, block, f"with the configuration {name}: " + "{wrong}") for name, block in configurations]
-    failures = [f for name, block, words in each if (f := _failure(context, cases, name, block, words)) is not None]
-    measuring = kernel.measuring()
+    found = [(name, _first_wrong(context, cases, name, block)) for name, block in configurations]
+    failures = list(_told_once(context, found))
+    measuring = context.hooks.measuring()
     if measuring is not None and not failures:
-        failure = _failure(context, typical, "all are measured", measuring, _MEASURED)
-        failures = [] if failure is None else [failure]
+        failure = _first_wrong(context, typical, "all are measured", measuring)
+        if failure is not None:
+            failures = [context.failed(NAME, str(failure[0]), _MEASURED.replace("{wrong}", failure[1]))]
     yield from failures
     if not failures:
         message = f"{len(configurations)} configurations"
         yield Finding(NAME, Status.PASS, message=message, coverage=Coverage(len(cases), len(cases)))
 
 
-def _failure(
-    context: Context, cases: Sequence[Case], name: str, block: contextlib.AbstractContextManager[None], words: str
-) -> Finding | None:
-    """The first case that is wrong in a block, with words about what is ``{wrong}``."""
+def _told_once(context: Context, found: Sequence[tuple[str, tuple[Case, str] | None]]) -> Iterator[Finding]:
+    """A finding for each kind of failure, with the configurations that fail in this way."""
+    kinds: dict[str, list[tuple[str, Case, str]]] = {}
+    for name, failure in found:
+        if failure is not None:
+            kinds.setdefault(kind_of(failure[1]), []).append((name, *failure))
+    for alike in kinds.values():
+        name, case, wrong = alike[0]
+        which = f"the configuration {name}"
+        if len(alike) > 1:
+            others = (
+                "each configuration" if len(alike) == len(found) else f"{len(alike)} of {len(found)} configurations"
+            )
+            which = f"{others}, such as {name}"
+        yield context.failed(NAME, str(case), f"with {which}: {wrong}")
+
+
+def _first_wrong(
+    context: Context, cases: Sequence[Case], name: str, block: contextlib.AbstractContextManager[None]
+) -> tuple[Case, str] | None:
+    """The first case that is wrong in a block, and what is wrong."""
     with block:
         for case in cases:
             context.progress(NAME, f"{case} ({name})")
             wrong = _wrong(context, case)
             if wrong is not None:
-                return context.failed(NAME, str(case), words.replace("{wrong}", wrong))
+                return case, wrong
     return None
 
 
@@ -75,3 +93,13 @@ def _outputs(context: Context, run: Observation) -> tuple[Any, ...] | Raised:
     except Exception as error:  # such as too much shared memory for this GPU
         return context.described(error)
     return outputs
+
+
+CHECK = Check(
+    NAME,
+    "Is every configuration of an autotuned kernel right, and the call that measures them?",
+    cases="two for each, one",
+    run=check,
+    process=Process.KERNEL,
+    group="memory",
+)

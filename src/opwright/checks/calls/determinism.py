@@ -16,19 +16,21 @@ import torch
 
 from opwright.checks.calls.blocks import beside_other_work, without_deterministic_algorithms
 from opwright.checks.calls.repeated_calls import is_right, write_into
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases
-from opwright.checks.comparison.bits import different_bits
+from opwright.checks.comparison.difference import different_bits
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
+from opwright.checks.derivatives.passes import differentiable_cases
 from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation
 from opwright.contract.inputs.case import Case
-from opwright.machine import this_machine
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 from opwright.runtime.kernel import under_check
+from opwright.target import Engine
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "determinism"
 # Calls beside nothing and beside other work: at least and at most, and after how many seconds there are no more.
@@ -66,7 +68,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Repeat a typical, a large and each long case, forward and backward, in several ways."""
     if not context.op.contract.deterministic:
         return
-    if this_machine().triton_interpret:
+    if context.target.engine is Engine.INTERPRETER:
         yield NotChecked(NAME, "Triton's interpreter runs programs in one order")
         return
     cases = list(dict.fromkeys([*typical_cases(context, 1), *large_cases(context, 1), *_long_cases(context)]))
@@ -96,7 +98,7 @@ def _runs(context: Context, case: Case) -> Iterator[tuple[str, _Run]]:
     if context.op.contract.random or is_right(context, run, run.outputs) is None:  # else the check "values" reports it
         places = itertools.cycle([same_layout(list(run.arguments)) for _ in range(_PLACES)])
         yield "", functools.partial(_forward, context, run, places)
-    if not gradients.differentiable_cases(context, [case]):
+    if not differentiable_cases(context, [case]):
         return
     backward = gradients.backward_of(context, run)
     if backward is not None:
@@ -160,6 +162,15 @@ def _ways(context: Context) -> Iterator[_Way]:
     else:
         yield _Way("", contextlib.nullcontext(), _MOST_CALLS)
         yield _Way(", beside other work,", beside_other_work(context.device), _MOST_CALLS)
-    kernel = context.op.kernels.get(context.kernel)
-    for name, block in kernel.configurations() if kernel is not None else ():
+    for name, block in context.hooks.configurations() if context.kernel in context.op.kernels else ():
         yield _Way(f", with the configuration {name},", block, remedy=_OF_CONFIGURATION)
+
+
+CHECK = Check(
+    NAME,
+    "Does an operator that is declared deterministic give the same bits in every call, forward and backward?",
+    cases="a typical one, a large one, each dim long",
+    run=check,
+    process=Process.KERNEL,
+    group="memory",
+)

@@ -16,10 +16,12 @@ import torch
 
 from opwright import tree
 from opwright.checks.calls import growth
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases
-from opwright.checks.comparison.tolerance import describe_difference
+from opwright.checks.comparison.difference import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
+from opwright.checks.derivatives.passes import differentiable_cases
 from opwright.checks.exceptions import Raised, in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, Prepared, SkippedCase
@@ -28,7 +30,7 @@ from opwright.contract import derive
 from opwright.contract.inputs.sizes import elements
 from opwright.results import Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check", "draws_of", "is_right", "write_into"]
+__all__ = ["CHECK", "NAME", "check", "draws_of", "is_right", "write_into"]
 
 NAME = "repeated calls"
 # Calls. One in 50 that is wrong is found with a probability of 0.98 in the least number, and of 0.994 in the most, if
@@ -88,7 +90,7 @@ def _varied(
 ) -> Prepared | SkippedCase:
     arguments = same_layout(list(first.arguments))
     for argument, mine, others in zip(context.op.contract.signature.arguments, arguments, other.arguments, strict=True):
-        if argument.values is None or not argument.values.is_arranged:
+        if not argument.goes_together:
             for tensor, source in zip(tree.tensors([mine]), tree.tensors([others]), strict=True):
                 if tensor.numel() > 2 and 0 not in tensor.stride():
                     vary(tensor, source)
@@ -247,7 +249,7 @@ def _of_backwards(context: Context) -> Iterator[Finding]:
     gradient."""
     if context.runs_slowly or context.op.parts["autograd"].origin is not Origin.CUSTOM:
         return
-    cases = gradients.differentiable_cases(context, [*large_cases(context, 1), *long_cases(context)])
+    cases = differentiable_cases(context, [*large_cases(context, 1), *long_cases(context)])
     if not cases:
         return
     run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))
@@ -282,3 +284,13 @@ def _compare_often(context: Context, run: Observation, most: int) -> tuple[str |
         if call >= least and seconds > _SECONDS / 4:
             return None, call
     return None, most
+
+
+CHECK = Check(
+    NAME,
+    "Are later calls right, with other values at the same addresses, and are memory, threads and files given back?",
+    cases="one, up to 256 times; a large one",
+    run=check,
+    process=Process.KERNEL,
+    group="memory",
+)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
@@ -22,7 +23,7 @@ from opwright.internals.cuda import keep_gpu_busy
 from opwright.results import Finding, NotChecked, Status
 from opwright.runtime.cuda_graphs.capture import capturing
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "streams"
 # Long enough (about 20 ms) for a kernel on another stream to end before the inputs are written.
@@ -108,3 +109,13 @@ def _fill(arguments: Any) -> None:
 def _copy_into(arguments: Any, values: Any) -> None:
     for target, source in zip(tree.tensors(arguments), tree.tensors(values), strict=True):
         target.copy_(source, non_blocking=True)
+
+
+CHECK = Check(
+    NAME,
+    "On a GPU, is the kernel right on a busy side stream and replayed from a CUDA graph?",
+    cases="two",
+    run=check,
+    process=Process.KERNEL,
+    group="memory",
+)

@@ -4,7 +4,8 @@ Runs with errors make every argument a little wrong, so that ``x.round()`` of 0.
 either is right. That is meant where 0.5 was computed. Where an argument is 0.5, only 0 is right. So beside the numbers
 with errors goes an exact twin, as long as each step is exact in float32, whatever way a kernel takes: sums,
 differences, products, divisions by powers of two. Roundings and comparisons are decided by the twins, if all operands
-have one.
+have one. Where only some elements are exact, as the difference of equal numbers is, only these are decided; a twin is
+NaN at the others.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _DECIDES = frozenset({
     "bucketize", "ceil", "eq", "floor", "frac", "ge", "gt", "hardshrink", "heaviside", "le", "lt", "ne", "round",
     "searchsorted", "sgn", "sign", "signbit", "threshold", "trunc",
 })  # fmt: skip
+# Of these, those whose results do not belong to single elements.
+_SEARCHES = frozenset({"bucketize", "searchsorted"})
 # Operations that compute: exact on numbers of a few bits.
 _COMPUTES = frozenset({"add", "cumsum", "div", "mul", "rsub", "square", "sub", "sum"})
 # Operations that move and choose, so that they round nothing.
@@ -43,9 +46,12 @@ class Decisions:
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def know(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
-        """State what a tensor is without errors, if that has no more bits than float32."""
-        if _fits_float32(twin):
-            self._twins[id(tensor)] = (weakref.ref(tensor), twin)
+        """State what a tensor is without errors, if that has no more bits than float32; of single elements, few."""
+        if not _fits_float32(twin):
+            twin = torch.where(_has_few_bits(twin), twin, torch.nan)
+            if bool(twin.isnan().all()):
+                return
+        self._twins[id(tensor)] = (weakref.ref(tensor), twin)
 
     def decided(self, run: Run, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """The result of an operation: what it gives for the twins of its operands, if that is a decision.
@@ -64,10 +70,26 @@ class Decisions:
         if exact is None:
             return out
         if name in _DECIDES or not exact.is_floating_point():
-            out = exact.clone()
+            known = self._is_known(name, args, kwargs, out)
+            if known is None:
+                return out
+            out = torch.where(known, exact, out)
+            exact = torch.where(known, exact, torch.nan) if exact.is_floating_point() else exact
         if exact.is_floating_point():
             self.know(out, exact)
         return out
+
+    def _is_known(self, name: str, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor | None:
+        """Where the twins of all operands are known; None if they are not, where that cannot be told by element."""
+        known = torch.ones((), dtype=torch.bool)
+        for operand in tree.tensors([args, kwargs]):
+            twin = self._twin(operand)
+            if twin is None or not bool((unknown := twin.isnan()).any()):
+                continue
+            if name in _SEARCHES or unknown.dim() > out.dim():
+                return None
+            known = known & ~unknown
+        return known.expand(out.shape) if known.dim() <= out.dim() else None
 
     def _on_twins(self, run: Run, func: Any, args: Any, kwargs: Any) -> Any:
         operands = [t for t in tree.tensors([args, kwargs]) if t.is_floating_point() or t.is_complex()]
@@ -97,6 +119,16 @@ def _is_exact_arithmetic(name: str, args: Any, kwargs: Any) -> bool:
         return True
     divisor = torch.as_tensor(args[1]).double()
     return "rounding_mode" not in kwargs and bool((torch.frexp(divisor).mantissa.abs() == 0.5).all())
+
+
+# So few bits that numbers are exact whatever way a kernel takes.
+_FEW_BITS = 16
+
+
+def _has_few_bits(t: torch.Tensor) -> torch.Tensor:
+    scaled = torch.frexp(t.double()).mantissa * 2**_FEW_BITS
+    few: torch.Tensor = t.isfinite() & (scaled == scaled.round())
+    return few
 
 
 def _fits_float32(t: torch.Tensor) -> bool:

@@ -1,4 +1,10 @@
-"""What a reference has given, for the next kernel of the same operator: found only for arguments of the same bits."""
+"""What a reference has given, for the next kernel of the same operator: found only for arguments of the same bits.
+
+A checker process that has finished may take the next job if only the kernel differs (``process/run_job.py``). What the
+reference gives does not depend on the kernel. Each comparison starts without the runs with errors that an earlier one
+needed, so verdicts and error histograms are those of a new one. The results stay in its memory: a kernel's
+process belongs to the same user and could read a file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.copies import changed_bytes, same_layout_copy
+from opwright.workers.copies import changed_bytes, same_layout_copy
 
 __all__ = ["KnownResults"]
 

@@ -6,8 +6,9 @@ A NumPy function on arrays is one step to them: only its inputs are rounded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,31 +16,17 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.attention import FusedAttentionInSteps
 from opwright.checks.comparison.decisions import Decisions
+from opwright.checks.comparison.operations import MULTIPLIES, Operations, is_floating, only_moves
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.process_groups import waited
 from opwright.internals.registration import writes_arguments
-from opwright.internals.tensors import memory_of
 
-__all__ = ["Operations", "Perturbation", "exactly", "lowered", "perturbed", "recorded", "to_double"]
+__all__ = ["Errors", "Perturbation", "exactly", "is_in_float32", "lowered", "multiplies", "perturbed", "to_double"]
 
 
-@dataclass
-class Operations:
-    """What a computation consists of.
-
-    Attributes:
-        rounding: the name and the result's dtype of each operation that rounds, in order.
-        last: the positions of those that nothing but results follow from.
-        are_seen: False if no operation of torch ran, as in a NumPy function.
-        follow_from_values: whether others may run for other values, as some were read.
-    """
-
-    rounding: list[tuple[str, torch.dtype]] = field(default_factory=list)
-    last: frozenset[int] = frozenset()
-    are_seen: bool = False
-    follow_from_values: bool = False
-    # Whether attention may be among them, fused: it is done in steps.
-    attends: bool = True
+def is_in_float32(number: float) -> bool:
+    """Whether float32 has a number, so that every kernel gets the same one."""
+    return not math.isfinite(number) or float(torch.tensor(number, dtype=torch.float32)) == number
 
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -66,16 +53,6 @@ def exactly() -> Iterator[None]:
         yield
 
 
-def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
-    """The operations of a computation."""
-    mode, attention = _Recording(), FusedAttentionInSteps()
-    with mode, attention:
-        results = run()
-    mode.operations.last = mode.only_in(results)
-    mode.operations.attends = attention.was_called
-    return mode.operations
-
-
 @dataclass(frozen=True)
 class Perturbation:
     """A run with errors.
@@ -93,25 +70,46 @@ class Perturbation:
         return self._mode.has_same_operations()
 
 
-@contextlib.contextmanager
-def perturbed(
-    arguments: Any, operations: Operations, fallback: float, finest: float, seed: int, *, are_exact: bool = False
-) -> Iterator[Perturbation]:
-    """A block like ``exactly``, in which each result has a random relative error: at least ``finest``, and as large as
-    the eps of the dtype in which the same operation gave it in ``operations``. Not so the last operations' results: the
-    tolerance counts their rounding by itself.
+@dataclass(frozen=True)
+class Errors:
+    """How large the errors of a run are.
 
-    Args:
+    Attributes:
+        finest: the least relative error of each result.
         fallback: the error if the operations are others than the recorded ones.
-        are_exact: whether decisions on the arguments, and on what follows exactly from them, are made without errors.
+        of_numbers: the relative error of the floats among the arguments that float32 does not have.
+        exact_steps: the positions of operations without errors of their dtype.
+        in_tf32: whether products of float32 matrices have operands in TF32.
+        decides_exactly: whether decisions on the arguments, and on what follows exactly from them, are made without
+            errors.
     """
-    mode = _Perturbed(operations, fallback, finest, seed)
+
+    finest: float
+    fallback: float
+    of_numbers: float = 0.0
+    exact_steps: frozenset[int] = frozenset()
+    decides_exactly: bool = False
+    in_tf32: bool = False
+
+
+@contextlib.contextmanager
+def perturbed(arguments: Any, operations: Operations, errors: Errors, seed: int) -> Iterator[Perturbation]:
+    """A block like ``exactly``, in which each result has a random relative error: at least the finest one, and as large
+    as the eps of the dtype in which the same operation gave it in ``operations``. Not so the last operations' results:
+    the tolerance counts their rounding by itself.
+    """
+    mode = _Perturbed(operations, errors, seed)
     # Before the mode begins: it would count these among the computation's operations.
-    disturbed = tree.map_tensors(lambda t: mode.disturbed_argument(t, is_exact=are_exact), to_double(arguments))
+    disturbed = tree.map_leaves(mode.disturbed_argument, to_double(arguments))
     # That mode sees each operation, also those of this one.
     in_steps = FusedAttentionInSteps() if operations.attends else contextlib.nullcontext()
     with _default_double(), mode, in_steps:
         yield Perturbation(disturbed, mode)
+
+
+def multiplies(operation: str) -> bool:
+    """Whether an operation, by its name such as ``aten.mm.default``, is a product of matrices or a convolution."""
+    return operation.partition(".")[2].partition(".")[0] in _OPERANDS
 
 
 @contextlib.contextmanager
@@ -129,25 +127,6 @@ def _default_double() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _converts(func: Any) -> bool:
-    """Whether an operation moves, chooses or converts data, so that it rounds nothing that it computes."""
-    return bool(func.is_view) or func.overloadpacket.__name__ in _EXACT
-
-
-_EXACT = frozenset({
-    "_to_copy", "abs", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_to_all_single", "amax",
-    "amin", "arange", "broadcast", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
-    "contiguous", "copy_", "detach", "empty", "empty_like", "eye", "fill", "flip", "floor", "full", "full_like",
-    "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum", "min", "minimum",
-    "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round", "scatter", "sign", "sort",
-    "stack", "take", "topk", "tril", "triu", "trunc", "wait_tensor", "where", "zeros", "zeros_like",
-})  # fmt: skip
 
 
 class _Exactly(DispatchMode):  # type: ignore[misc]
@@ -172,47 +151,12 @@ def _widened(t: torch.Tensor) -> torch.Tensor:
     return t.to(_WIDE[t.dtype]) if t.dtype in _WIDE else t
 
 
-# The tags of operations that give numbers of Python, or results whose sizes are not known before.
-_READS_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-
-
-class _Recording(DispatchMode):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = Operations()
-        # The rounding operations that gave what is in a storage, and those whose results others have used.
-        self._origins: dict[tuple[str, int], frozenset[int]] = {}
-        self._used: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        sources = self._origins_of([args, kwargs])
-        out = waited(func, func(*args, **(kwargs or {})))
-        self.operations.are_seen = True
-        self.operations.follow_from_values |= not _READS_VALUES.isdisjoint(func.tags)
-        floating = [t for t in tree.tensors(out) if _is_floating(t)]
-        if floating and not _converts(func):
-            widest = max((t.dtype for t in floating), key=lambda d: torch.finfo(d).eps)
-            self._used |= sources
-            sources = frozenset({len(self.operations.rounding)})
-            self.operations.rounding.append((str(func), widest))
-        self._origins |= {memory_of(t): sources for t in floating}
-        return out
-
-    def only_in(self, results: Sequence[torch.Tensor]) -> frozenset[int]:
-        """The operations of which only results follow."""
-        return self._origins_of(list(results)) - self._used
-
-    def _origins_of(self, values: Any) -> frozenset[int]:
-        known = (self._origins.get(memory_of(t), frozenset()) for t in tree.tensors(values))
-        return frozenset().union(*known)
-
-
 class _Perturbed(_Exactly):
-    def __init__(self, operations: Operations, fallback: float, finest: float, seed: int) -> None:
+    def __init__(self, operations: Operations, errors: Errors, seed: int) -> None:
         super().__init__()
-        self._remaining = iter(enumerate(operations.rounding))
-        self._last = operations.last
-        self._fallback, self._finest = fallback, finest
+        self._operations, self._errors = operations, errors
+        self._finest = errors.finest
+        self._position = 0  # of the next operation that rounds
         self._same = True
         self._generator = torch.Generator().manual_seed(seed)
         self._addend: torch.Tensor | None = None
@@ -220,30 +164,37 @@ class _Perturbed(_Exactly):
 
     def has_same_operations(self) -> bool:
         """Whether as many operations as recorded, and the same ones, have run."""
-        return self._same and next(self._remaining, None) is None
+        return self._same and self._position == len(self._operations.rounding)
 
-    def disturbed_argument(self, t: torch.Tensor, *, is_exact: bool) -> torch.Tensor:
+    def disturbed_argument(self, value: Any) -> Any:
         """An argument with errors; decisions on one that is exact are made without them."""
-        found = self.disturb(t, self._finest)
-        if is_exact and t.is_floating_point():
-            self._decisions.know(found, t)
+        if type(value) is float and self._errors.of_numbers and not is_in_float32(value):
+            return value * (1 + self._errors.of_numbers * float(self._noise(torch.Size(()))))
+        if not isinstance(value, torch.Tensor):
+            return value
+        found = self.disturb(value, self._finest)
+        if self._errors.decides_exactly and value.is_floating_point():
+            self._decisions.know(found, value)
         return found
 
     def disturb(self, t: torch.Tensor, relative: float, least: float = 0.0) -> torch.Tensor:
         """A tensor with relative errors, and absolute ones of the smallest number of a dtype, which matter where
         results underflow."""
-        if not _is_floating(t):
+        if not is_floating(t):
             return t
         noise = self._noise(t.shape)
         found = t * noise.mul(relative).add_(1)
         return (found.add_(noise, alpha=least) if least else found).to(t.dtype)
 
     def after(self, func: Any, out: Any) -> Any:
-        if _converts(func) or not any(map(_is_floating, tree.tensors(out))):
+        if only_moves(func) or not any(map(is_floating, tree.tensors(out))):
             return out
-        of_result, of_term, least = self._errors_of(str(func))
+        of_each = iter(self._errors_of(str(func), sum(map(is_floating, tree.tensors(out)))))
 
         def with_errors(t: torch.Tensor) -> torch.Tensor:
+            if not is_floating(t):
+                return t
+            of_result, of_term, least = next(of_each)
             t = self.disturb(t, of_result, least)
             if self._addend is None:
                 return t
@@ -252,22 +203,26 @@ class _Perturbed(_Exactly):
 
         if not writes_arguments(func):
             return tree.map_tensors(with_errors, out)
-        for written in filter(_is_floating, tree.tensors(out)):
+        for written in filter(is_floating, tree.tensors(out)):
             written.copy_(with_errors(written))
         return out
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         self._addend = _addend_of(name, args, kwargs)
-        if name.startswith(_OF_MATRICES) and _is_floating(args[0]):
+        if name.startswith(_OF_MATRICES) and is_floating(args[0]):
             args = (self._off_by_others(args[0], name), *args[1:])
-        elif name in _CHOOSES and _is_floating(args[0]):
+        elif name in _CHOOSES and is_floating(args[0]):
             args = (self._without_equal_zeros(args[0]), *args[1:])
+        if name in _OPERANDS:
+            args = self._with_narrow_operands(func, args, _OPERANDS[name])
         out = super().__torch_dispatch__(func, types, args, kwargs)
+        if name == "_to_copy" and (kwargs or {}).get("dtype") in _WIDE and is_floating(args[0]):
+            out = self._converted(out)
         out = self._decisions.decided(_run_widened, func, args, kwargs or {}, out)
-        if name in _BOUNDED and _is_floating(out):
+        if name in _BOUNDED and is_floating(out):
             out = out + self._noise(out.shape) * self._finest
-        elif name in _TIMES_BOUNDED and _is_floating(out):
+        elif name in _TIMES_BOUNDED and is_floating(out):
             out = out + self._noise(out.shape) * self._finest * args[0].abs()
         elif name.startswith("_fft_"):
             dims = tuple(args[1])
@@ -279,6 +234,31 @@ class _Perturbed(_Exactly):
             # The derivative of an activation may be computed from its result, to an absolute error.
             out = tree.map_tensors(lambda t: self._beside(t, args[0]), out)
         return out
+
+    def _with_narrow_operands(self, func: Any, args: Any, places: tuple[int, ...]) -> Any:
+        """The operands of a product: one of them in the dtype from which the other was converted. Tensor cores take
+        both in one dtype, as FlashAttention (Dao et al., 2022) gives them its weights. Those of float32 may be in TF32,
+        if that is stated."""
+        known, position = self._operations, self._position
+        if position >= len(known.rounding) or known.rounding[position][0] != str(func):
+            return args
+        given = list(args)
+        if position in known.narrow_operands:
+            place, eps = known.narrow_operands[position]
+            given[place] = self.disturb(given[place], eps / 2)  # it is rounded once
+        if self._errors.in_tf32 and known.rounding[position][1][0] in _WIDE:
+            for place in places:
+                given[place] = self._cut_off(given[place])
+        return tuple(given)
+
+    def _cut_off(self, t: torch.Tensor) -> torch.Tensor:
+        """An operand as tensor cores take it, which ignore the last bits of what is not rounded before."""
+        return (t * self._noise(t.shape).add_(1).mul_(-_EPS_OF_TF32 / 2).add_(1)).to(t.dtype)
+
+    def _converted(self, t: torch.Tensor) -> torch.Tensor:
+        """What was converted to float32, where all else has float64's errors."""
+        eps = torch.finfo(torch.float32).eps
+        return self.disturb(t, eps) if self._finest < eps else t
 
     def _off_by_others(self, t: torch.Tensor, name: str) -> torch.Tensor:
         """A batch of matrices with the errors that a backward stable algorithm makes in them."""
@@ -298,19 +278,19 @@ class _Perturbed(_Exactly):
 
     def _off_by_the_mean(self, t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         """Each sum of a Fourier transform is off by as much as all of them are in the mean."""
-        if not _is_floating(t) or not t.numel():
+        if not is_floating(t) or not t.numel():
             return t
         mean = t.abs().square().mean(dims, keepdim=True).sqrt().nan_to_num(0.0, 0.0, 0.0)
         return t + self._noise(t.shape) * self._finest * mean
 
     def _off_by_coordinates(self, t: torch.Tensor) -> torch.Tensor:
-        if not _is_floating(t) or not t.numel():
+        if not is_floating(t) or not t.numel():
             return t
         largest = t.abs().nan_to_num(0.0, 0.0).amax(tuple(range(2, t.dim())), keepdim=True)  # what is mixed, at most
         return t + self._noise(t.shape) * self._finest * max(t.shape) * largest
 
     def _beside(self, gradient: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
-        if gradient.shape != incoming.shape or not _is_floating(gradient):
+        if gradient.shape != incoming.shape or not is_floating(gradient):
             return gradient
         return gradient + self._noise(gradient.shape) * self._finest * incoming.abs()
 
@@ -318,16 +298,33 @@ class _Perturbed(_Exactly):
         """Random numbers from -1 to 1."""
         return torch.empty(shape, dtype=torch.float64).uniform_(-1, 1, generator=self._generator)
 
-    def _errors_of(self, name: str) -> tuple[float, float, float]:
-        """The relative error of an operation's results and of a term in it, and the smallest number of their dtype."""
-        position, (recorded_name, dtype) = next(self._remaining, (-1, ("", torch.float32)))
-        self._same = self._same and recorded_name == name
-        limits = torch.finfo(dtype)
-        own = max(self._finest, limits.eps if self._same else self._fallback)
-        of_result = self._finest if self._same and position in self._last else own
-        # A GPU may take what is below the smallest normal number of float32 for zero, and multiply later.
-        flushes = limits.tiny < 1e-30
-        return of_result, own, limits.tiny if flushes else limits.tiny * limits.eps
+    def _errors_of(self, name: str, count: int) -> list[tuple[float, float, float]]:
+        """For each floating result of an operation, its relative error, that of a term in it, and the smallest number
+        of its dtype."""
+        position, known = self._position, self._operations
+        self._position += 1
+        recorded_name, dtypes = known.rounding[position] if position < len(known.rounding) else ("", ())
+        self._same = self._same and recorded_name == name and len(dtypes) == count
+        is_exact = self._same and position in self._errors.exact_steps
+        is_last = self._same and position in known.last
+        found = []
+        for dtype in dtypes if self._same else [torch.float32] * count:
+            limits = torch.finfo(dtype)
+            own = max(self._finest, limits.eps if self._same else self._errors.fallback)
+            own = self._finest if is_exact else own
+            # A GPU may take what is below the smallest normal number of float32 for zero, and multiply later.
+            flushes = limits.tiny < 1e-30
+            least = limits.tiny if flushes else limits.tiny * limits.eps
+            found.append((self._finest if is_last else own, own, least))
+        return found
+
+
+# The places of the operands of products, which tensor cores may take in TF32.
+_OPERANDS = {
+    **{name: (first, first + 1) for name, first in MULTIPLIES.items()},
+    "convolution": (0, 1), "convolution_backward": (0, 1, 2),
+}  # fmt: skip
+_EPS_OF_TF32 = 2.0**-10
 
 
 # Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x); and logarithms
@@ -368,7 +365,7 @@ def _addend_of(name: str, args: Any, kwargs: Any) -> torch.Tensor | None:
         term = args[0].double() * args[1].double()
     else:
         fused = name.rstrip("_") in _FUSED or "alpha" in (kwargs or {})
-        term = args[0] if fused and _is_floating(args[0]) else None
+        term = args[0] if fused and is_floating(args[0]) else None
     return None if term is None else torch.abs(term)
 
 
@@ -378,6 +375,6 @@ class _Lowered(_Exactly):
         self._round_to = round_to
 
     def after(self, func: Any, out: Any) -> Any:
-        if _converts(func) or writes_arguments(func):
+        if only_moves(func) or writes_arguments(func):
             return out
-        return tree.map_tensors(lambda t: self._round_to(t) if _is_floating(t) else t, out)
+        return tree.map_tensors(lambda t: self._round_to(t) if is_floating(t) else t, out)

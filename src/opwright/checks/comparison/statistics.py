@@ -21,6 +21,8 @@ __all__ = ["ERROR_RATE", "Difference", "first_difference"]
 # The probability that two samples of one distribution are said to differ.
 ERROR_RATE = 1e-6
 _SHARES = 15
+# Of samples with so many elements, fewer shares: places and correlations are what they show.
+_MANY, _FEW_SHARES = 4096, 3
 _CALL_LAGS = (1, 2, 4, 8, 16, 32)
 # An element that has one value this often has no density there.
 _ATOM = 0.02
@@ -93,6 +95,10 @@ def _comparisons(actual: torch.Tensor, expected: torch.Tensor, rounding: float) 
     yield from _by_share("values", actual, expected, near)
     if actual[0].numel() > 1:
         yield _Comparison("the correlation of elements", _apart, _correlations(ours), _correlations(theirs), 0.0)
+        if bool((zeros != zeros[0]).any()):  # what is dropped has no sign, which others take from their arguments
+            centre = torch.cat([zeros, also_zeros]).mean(0)
+            ours_of_zeros, theirs_of_zeros = (_correlations(t - centre) for t in (zeros, also_zeros))
+            yield _Comparison("the correlation of zeros", _apart, ours_of_zeros, theirs_of_zeros, 0.0)
         # Elements that are drawn together make some calls large and others small.
         for power, what in ((1, "means"), (2, "mean squares")):
             near_mean = 4 * blurred.mean().reshape(1)
@@ -130,7 +136,8 @@ def _levels(both: torch.Tensor) -> list[float]:
     """Values at regular shares of the sample, and the middles between them."""
     values = both.flatten()
     values = values[:: max(1, values.numel() // (1 << 20))]
-    shares = torch.linspace(0, 1, _SHARES, dtype=torch.float64)
+    count = _FEW_SHARES if both[0].numel() > _MANY else _SHARES
+    shares = torch.linspace(0, 1, count, dtype=torch.float64)
     found = sorted(set(torch.quantile(values[: 1 << 24], shares).tolist()))
     return sorted({*found, *((a + b) / 2 for a, b in itertools.pairwise(found))})
 

@@ -4,7 +4,7 @@ The computation (the reference, or its VJP) runs in float64, ``exact``, and in t
 element may differ from ``exact`` by
 
     2 · ulp + 3 · m
-    2 · ulp + 3 · m + 1.5 · eps · |exact|       if the last step is in float16 or bfloat16
+    2 · ulp + 3 · m + 1.5 · eps · |exact|       if the last step of this result is in a narrower dtype than sums
 
 with 6 in place of 3 in float64, in which ``exact`` is off by as much, and more (up to ``MOST_OWN``) where the
 reference's own errors are larger; where it is off by more than this tolerance, what is around may be, too. As much is
@@ -15,10 +15,12 @@ result. ``m`` is what rounding inside the computation does to this element: the 
 every input and every intermediate result has a random relative error. That error is eps · (4 + √K) of the dtype in
 which sums are accumulated (float32 for narrower ones), with K operations behind the element: √K is the expected growth
 of independent rounding errors (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8). An
-intermediate result that the reference itself rounds to a narrower dtype has that dtype's eps; the last one has not, as
-the formula's first terms are about its rounding. Errors that follow from a few roundings, or from ill-conditioned
+intermediate result that the reference itself rounds to a narrower dtype has that dtype's eps, unless this changes none
+of its numbers; the last one has not, as the formula's first terms are about its rounding. In a product of matrices,
+what is multiplied with a tensor that the reference has converted from a narrower dtype may have that dtype, too.
+Numbers among the arguments may be those of float32. Errors that follow from a few roundings, or from ill-conditioned
 matrices, are spread wide, hence 3. To this come four roundings of the accumulator at the size of the elements around
-this one (``_typical``): 1 - t² is off by that much where t is near 1.
+this one (``typical``): 1 - t² is off by that much where t is near 1.
 
 So each element has a tolerance of its own: small elements beside large ones are not covered by these, and float16
 does not cover what bfloat16 does. The runs with errors are made only where a result is further from ``exact`` than
@@ -27,21 +29,31 @@ simple rounding explains.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.difference import ErrorSizes
 from opwright.checks.comparison.integers import distinct, has_no_place_twice, is_between, places_twice
-from opwright.checks.comparison.rounding import Operations, exactly, lowered, perturbed, recorded, to_double
-from opwright.results import ErrorHistogram
+from opwright.checks.comparison.magnitudes import (
+    around,
+    comparable,
+    count_far,
+    distance,
+    overflows_beside,
+    typical,
+    ulp,
+)
+from opwright.checks.comparison.numbers import has_numbers, matter_smoothly
+from opwright.checks.comparison.operations import Operations, exact_steps, recorded
+from opwright.checks.comparison.rounding import Errors, exactly, lowered, multiplies, perturbed, to_double
 
-__all__ = ["Computation", "ErrorSizes", "describe_difference", "next_lower"]
+__all__ = ["Computation", "next_lower"]
 
 # The reference's own error counts up to this many times what rounding explains.
 MOST_OWN = 32.0
@@ -54,10 +66,9 @@ _FEW_RUNS = 4
 _MOST_RUNS = 96
 _PATIENCE = 40
 _WIDEST = (torch.float64, torch.complex128)
+_OF_TF32 = (torch.float32, torch.complex64)
 # So many wrong elements are few.
 _FEW_WRONG = 16
-# The bits of the exponent of a float64, and how many bits are below them.
-_EXPONENT, _MANTISSA_BITS = 0x7FF0_0000_0000_0000, 52
 # Of more integers, such as the places of the median of equal values, runs may miss the one that the kernel gives.
 _MANY = 8
 T = TypeVar("T")
@@ -82,6 +93,8 @@ class Computation:
     is_hasty: bool = False
     # Whether decisions on arguments are the same in every right kernel, as these are numbers of a few bits.
     decides_exactly: bool = False
+    # Whether products of float32 matrices may have operands in TF32.
+    in_tf32: bool = False
     # What it has given until now, which others on the same arguments may share.
     given: dict[str, Any] = field(default_factory=dict)
     # What follows from the form of the arguments alone, which those on others of this form may share.
@@ -118,11 +131,11 @@ class Computation:
         """
         if not (self.rounded[i].is_floating_point() or self.rounded[i].is_complex()):
             return self._wrong_integers(i, got)
-        error, tolerance = _distance(got, self.exact[i]), self.allowed(i)
+        error, tolerance = distance(got, self.exact[i]), self.allowed(i)
         wrong = self._beyond(i, got, error, tolerance)
         far: list[int] = []
         while wrong.any():
-            far.append(_count_far(error[wrong], tolerance[wrong]))
+            far.append(count_far(error[wrong], tolerance[wrong]))
             if not self._another_run(far, int(wrong.sum())):
                 break
             self._perturb()
@@ -136,22 +149,22 @@ class Computation:
         """The allowed absolute difference of each element from ``exact``, with the runs made until now."""
         exact, rounded = self.exact[i], self.rounded[i]
         magnitude = exact.abs().double()
-        last = _ulp(magnitude, rounded.dtype).mul_(2)
-        if self._is_narrow and self._operations.last:
-            last.add_(magnitude, alpha=1.5 * self._coarsest)
+        last = ulp(magnitude, rounded.dtype).mul_(2)
+        if self._runs and (end := self._end_of(i)) > self._accumulator:
+            last.add_(magnitude, alpha=1.5 * end)
         inner = magnitude.mul(self._finest(i))
         if self._moved:
             # A few runs may miss an element by chance, but not those around it.
-            inner += torch.maximum(self._moved[i], _typical(self._moved[i]) / 2)
-            inner.add_(_typical(magnitude), alpha=4 * self._accumulator)
+            inner += torch.maximum(self._moved[i], typical(self._moved[i]) / 2)
+            inner.add_(typical(magnitude), alpha=4 * self._accumulator)
         # What is in float64 has no more exact reference: that one is off by as much.
         tolerance = last.add(inner, alpha=6 if rounded.dtype in _WIDEST else 3)
         if self._runs >= _FEW_RUNS and tolerance.numel():
-            own = _distance(rounded, exact)
+            own = distance(rounded, exact)
             share = (own / (last + inner)).nan_to_num(0, 0, 0)
             excess = (own - tolerance).nan_to_num(0, 0, 0).clamp_min(0)
             tolerance = tolerance.maximum(last + min(MOST_OWN, 2 * float(share.max())) * inner)
-            tolerance = tolerance + 2 * _around(excess)
+            tolerance = tolerance + 2 * around(excess)
         return tolerance.nan_to_num_(0, 0, 0)
 
     def _another_run(self, far: Sequence[int], wrong: int) -> bool:
@@ -168,6 +181,13 @@ class Computation:
         if self._runs < _FEW_RUNS or far[-1] == 0:
             return self._runs < (_PATIENCE if wrong <= _FEW_WRONG else _RUNS)
         return len(far) < _MOST_RUNS and not _is_without_progress(far, _PATIENCE)
+
+    def with_tf32(self) -> Computation:
+        """The same, where products of float32 matrices may have operands in TF32."""
+        given = {
+            name: value for name, value in self.given.items() if name in ("rounded", "exact", "terms", "operations")
+        }
+        return replace(self, in_tf32=True, given=given, _moved=[], _runs=0)
 
     def all_allowed(self, i: int) -> torch.Tensor:
         """``allowed`` after all runs."""
@@ -222,7 +242,7 @@ class Computation:
 
     def _changes(self) -> list[torch.Tensor]:
         pairs = zip(self._with_errors(self._runs), self.exact, strict=True)
-        return [_distance(a if a.shape == b.shape else b, b).nan_to_num(0, 0, 0) for a, b in pairs]
+        return [distance(a if a.shape == b.shape else b, b).nan_to_num(0, 0, 0) for a, b in pairs]
 
     def _with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
         finest = max(map(self._finest, range(len(self.rounded))), default=self._accumulator)
@@ -243,10 +263,9 @@ class Computation:
 
     def _disturbed(self, finest: float, seed: int) -> tuple[tuple[torch.Tensor, ...], bool]:
         """The results of a run with errors, and whether it consists of the operations that are known."""
-        errors = perturbed(
-            self.arguments, self._operations, self._coarsest, finest, seed, are_exact=self.decides_exactly
-        )
-        with errors as perturbation:
+        of_numbers = self._accumulator if self._disturbs_numbers else 0.0
+        errors = Errors(finest, self._coarsest, of_numbers, self._exact_steps, self.decides_exactly, self.in_tf32)
+        with perturbed(self.arguments, self._operations, errors, seed) as perturbation:
             results = tuple(self.run(perturbation.arguments))
         return results, perturbation.has_same_operations
 
@@ -255,14 +274,35 @@ class Computation:
         return self._accumulator * (4 + math.sqrt(max(1, self.terms(i))))
 
     @property
+    def multiplies_float32(self) -> bool:
+        """Whether it has products of float32 matrices."""
+        return any(multiplies(name) and dtypes[0] in _OF_TF32 for name, dtypes in self._operations.rounding)
+
+    @property
     def follows_from_values(self) -> bool:
         """Whether other values of the same shapes and dtypes may lead to other operations."""
         return self.is_widened or self._operations.follow_from_values
 
+    def _end_of(self, i: int) -> float:
+        """The eps of the dtype in which the last step of a result is done; 0 if that is not known."""
+        ends = self._operations.ends
+        return ends[i] if i < len(ends) else 0.0
+
     @property
-    def _is_narrow(self) -> bool:
-        """Whether some steps may be done in a narrower dtype than sums."""
-        return self._coarsest > self._accumulator
+    def _exact_steps(self) -> frozenset[int]:
+        """The steps in a half dtype that do not round these values."""
+        if self._coarsest <= self._accumulator or not self._operations.rounding:
+            return frozenset()
+        return self.once("exact steps", lambda: exact_steps(lambda: self.run(self.arguments)))
+
+    @property
+    def _disturbs_numbers(self) -> bool:
+        """Whether floats among the arguments may be a little off, as those of float32 are."""
+        if not has_numbers(self.arguments):
+            return False
+        return self.once(
+            "numbers matter smoothly", lambda: matter_smoothly(self.run, self.arguments, self.exact, self._accumulator)
+        )
 
     @cached_property
     def _accumulator(self) -> float:
@@ -300,74 +340,19 @@ def _is_explained(
     got: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor, tolerance: torch.Tensor
 ) -> torch.Tensor:
     """Which elements are right though they are not close to the exact ones."""
-    same = (got.to(exact.dtype) == exact) | (got == rounded) | (got == exact.to(rounded.dtype))
+    dtype = rounded.dtype
+    got, exact, rounded, stored = (comparable(t) for t in (got, exact, rounded, exact.to(dtype)))
+    same = (got.to(exact.dtype) == exact) | (got == rounded) | (got == stored)
     same |= got.isnan() & (exact.isnan() | rounded.isnan())
     overflows = exact.isfinite() & ~rounded.isfinite()  # a step of the reference, and maybe another one here
     same |= overflows & ~got.isfinite()
-    same |= _distance(got, rounded) <= tolerance
-    return same | _overflows_beside(exact, got, rounded.dtype)
-
-
-def _count_far(errors: torch.Tensor, allowed: torch.Tensor) -> int:
-    return int(((errors > 4 * allowed) | ~errors.isfinite()).sum())
+    same |= distance(got, rounded) <= tolerance
+    return same | overflows_beside(exact, got, dtype)
 
 
 def _computes(dtype: torch.dtype) -> bool:
     """Whether arithmetic is done in a dtype; floats of a byte are only stored."""
     return dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1)
-
-
-def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The absolute difference of two tensors in float64; 0 for integers, which are compared exactly."""
-    if not (b.is_floating_point() or b.is_complex()):
-        return torch.zeros(b.shape, dtype=torch.float64)
-    wide = torch.complex128 if b.is_complex() else torch.float64  # torch does not subtract floats of a byte
-    return (a.to(wide) - b.to(wide)).abs()
-
-
-def _overflows_beside(exact: torch.Tensor, got: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where a result is infinite and the exact one beside the largest number of a dtype with the exponents of float32
-    or float64: a step before the last may overflow, as of exp(x) / 2. In float64, it may be the reference's."""
-    largest = torch.finfo(dtype).max
-    if largest < 1e30:
-        return torch.zeros(exact.shape, dtype=torch.bool)
-    a, b = exact.abs(), got.to(exact.dtype).abs()
-    beside = (a > largest / 4) & b.isinf()
-    return beside | (a.isinf() & (b > largest / 4)) if dtype.itemsize >= exact.dtype.itemsize else beside
-
-
-def _typical(values: torch.Tensor) -> torch.Tensor:
-    """The size of the elements around each one: the least mean magnitude along an axis, so that a column of small ones
-    beside a column of large ones keeps its own. Along a single axis, the median, which few large ones do not change."""
-    size = values.abs().double()
-    axes = [axis for axis, length in enumerate(size.shape) if length > 1]
-    known = torch.where(torch.isfinite(size), size, torch.nan)
-    if not known.numel() or not axes:
-        return torch.zeros_like(size)
-    if len(axes) == 1:
-        return known.nanmedian().nan_to_num(0.0).expand(size.shape)
-    least = torch.full_like(size, torch.inf)
-    for axis in axes:
-        least = torch.minimum(least, known.nanmean(axis, keepdim=True).nan_to_num(0.0))
-    return least
-
-
-def _around(errors: torch.Tensor) -> torch.Tensor:
-    """The largest error around each element: of the largest ones along each axis, the least."""
-    axes = [axis for axis, length in enumerate(errors.shape) if length > 1]
-    return functools.reduce(torch.minimum, (errors.amax(axis, keepdim=True) for axis in axes), errors.amax())
-
-
-def _ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The distance of neighbouring numbers of a dtype at some magnitudes, which are in float64.
-
-    Below the smallest normal number of a dtype with the exponents of float32 or float64, results may be flushed to
-    zero, as GPUs do in approximate functions.
-    """
-    limits = torch.finfo(dtype)
-    flushes = limits.tiny < 1e-30
-    power = (magnitude.view(torch.int64) & _EXPONENT).view(torch.float64)  # the next lower power of two
-    return power.mul_(limits.eps).clamp_min_(limits.tiny if flushes else limits.tiny * limits.eps)
 
 
 def next_lower(dtype: torch.dtype) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]] | None:
@@ -396,51 +381,3 @@ _LOWER = {
     torch.float16: ("bfloat16", 7),
     torch.bfloat16: ("float8", 3),
 }
-
-
-# The exponent of 2^-9, as float64 has it: shares up to 2^-8 are in the first bin.
-_FIRST_BIN = 1023 - 9
-
-
-class ErrorSizes:
-    """Counts errors by their share of the allowed error: in doubling bins up to 1, and above 1."""
-
-    _EDGES = (0.0, *(2.0**-p for p in range(8, -1, -1)), 2.0)
-
-    def __init__(self) -> None:
-        self._counts = torch.zeros(len(self._EDGES) - 1, dtype=torch.int64)
-
-    def count(self, error: torch.Tensor, tolerance: torch.Tensor, wrong: torch.Tensor) -> None:
-        """Count absolute errors with their tolerances, element by element. Exactly the wrong elements are above 1
-        (an expected NaN is not an error)."""
-        share = error.div(tolerance.clamp_min(torch.finfo(torch.float64).tiny)).nan_to_num_(0).clamp_max_(1)
-        share.masked_fill_(wrong, torch.inf)
-        # A number's exponent is that of its bin, and that of a power of two the next higher, in whose bin it is not.
-        bins = share.view(torch.int64).sub_(1).bitwise_right_shift_(_MANTISSA_BITS).sub_(_FIRST_BIN)
-        self._counts += torch.bincount(bins.clamp_(0, len(self._counts) - 1).flatten(), minlength=len(self._counts))
-
-    def histogram(self) -> ErrorHistogram | None:
-        """The histogram; None if nothing was counted, as for integers."""
-        if not int(self._counts.sum()):
-            return None
-        return ErrorHistogram(self._EDGES, tuple(self._counts.tolist()), "share of the allowed error")
-
-
-def describe_difference(got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
-    """A text for messages: where two tensors differ, how often, and the first values."""
-    where = wrong.nonzero()
-    count, total = len(where), wrong.numel()
-    lines = [f"{count} of {total} elements differ" + (f", {_region(where, wrong)}" if count > 1 else "")]
-    for position in where[:3].tolist():
-        index = tuple(position)
-        lines.append(f"  at {index or 'the scalar'}: expected {expected[index].item()!r}, got {got[index].item()!r}")
-    return "\n".join(lines)
-
-
-def _region(where: torch.Tensor, wrong: torch.Tensor) -> str:
-    if where.shape[1] == 0:
-        return "everywhere"
-    if len(where) == wrong.numel():
-        return "everywhere"
-    low, high = where.min(0).values.tolist(), where.max(0).values.tolist()
-    return "in " + " × ".join(f"{a}..{b} of {n}" for a, b, n in zip(low, high, wrong.shape, strict=True))

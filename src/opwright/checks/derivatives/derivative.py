@@ -15,7 +15,7 @@ from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.results import Origin
 
-__all__ = ["Derivative", "Doubt", "derivative_of", "gradients_of_sum"]
+__all__ = ["Derivative", "Doubt", "derivative_of", "gradients_of_sum", "names_of_tensors"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def derivative_of(context: Context, run: Observation) -> Derivative:
     """By which tensors the operator can be differentiated: by all with a floating dtype if its gradient is custom, else
     by those by which the reference can."""
     contract = context.op.contract.functional
-    names, tensors = _named_tensors(context, run)
-    every = tuple(map(derive.differentiable, tensors))
+    names = names_of_tensors(context, run)
+    every = tuple(derive.differentiable_arguments(context.op.contract, run.arguments))
     if contract is None or context.op.parts["autograd"].origin is Origin.CUSTOM:
         return Derivative(every if contract is not None else tuple(False for _ in every))
     error = _error(contract, run, every)
@@ -71,13 +71,14 @@ def gradients_of_sum(
     return derive.vjp(contract, arguments, grads, needs)
 
 
-def _named_tensors(context: Context, run: Observation) -> tuple[list[str], list[torch.Tensor]]:
-    pairs = [
-        (argument.name, tensor)
-        for argument, value in zip(context.op.contract.signature.arguments, run.arguments, strict=True)
-        for tensor in tree.tensors([value])
-    ]
-    return [name for name, _ in pairs], [tensor for _, tensor in pairs]
+def names_of_tensors(context: Context, run: Observation) -> list[str]:
+    """The name of the argument of each tensor; of those of a list, with its place."""
+    names = []
+    for argument, value in zip(context.op.contract.signature.arguments, run.arguments, strict=True):
+        tensors = tree.tensors([value])
+        is_list = isinstance(value, list | tuple)
+        names += [f"{argument.name}[{i}]" if is_list else argument.name for i in range(len(tensors))]
+    return names
 
 
 def _error(contract: Contract, run: Observation, needs: Sequence[bool]) -> str:

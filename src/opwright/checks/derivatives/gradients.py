@@ -6,26 +6,31 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from opwright import tree
-from opwright.checks.chosen_cases import large_cases, long_cases, typical_cases, with_other_shapes, with_values
-from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import KERNEL, MOST_FAILURES, Context, kind_of
-from opwright.checks.derivatives.derivative import Doubt, derivative_of
-from opwright.checks.derivatives.kinks import difference, run_with, values_with_kinks
+from opwright.checks.check import Check
+from opwright.checks.comparison.magnitudes import distance
+from opwright.checks.comparison.tolerance import Computation
+from opwright.checks.context import KERNEL, Context
+from opwright.checks.derivatives.derivative import Doubt, derivative_of, names_of_tensors
+from opwright.checks.derivatives.kinks import difference, run_with
+from opwright.checks.derivatives.passes import Pass, passes_of, visible_outputs
+from opwright.checks.each_case import MOST_FAILURES, kind_of
 from opwright.checks.kernel_calls import Gradients, Meanwhile
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, to_cpu
-from opwright.checks.state import SET_UP_ONCE
+from opwright.checks.outputs import inputs_unchanged
+from opwright.checks.outputs.errors_in_words import describe_errors
+from opwright.checks.settings.state import SET_UP_ONCE
 from opwright.checks.time_limit import time_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract
-from opwright.contract.dtypes import element_bytes
-from opwright.contract.inputs.case import TARGETS, Case
+from opwright.contract.dtypes import element_bytes, short
+from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import arrange
+from opwright.errors import CompileTimeoutError
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
 __all__ = [
@@ -34,49 +39,18 @@ __all__ = [
     "check",
     "compare",
     "compare_with_reference",
-    "differentiable_cases",
     "expected_gradients",
     "incoming_gradient",
     "incoming_gradients",
+    "of_this_operator",
+    "wrong_derived_gradient",
 ]
 
 NAME = "gradients"
-# Values where a custom gradient may overflow, or lose small differences, and the forward does not.
-_OTHER_VALUES = ("confident", TARGETS)
 # So much of a step may the reference's gradient take; it is then computed again for errors of rounding.
 _SHARE_OF_A_STEP = 1 / 3
 # Of a tensor's name, the gradients of the reference, which of these it is, and the kernel's: what is wrong with that.
 OfEach = Callable[[str, Computation, int, torch.Tensor], "str | Doubt | None"]
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """A forward and a backward.
-
-    Attributes:
-        inputs: which of the differentiable tensors among the arguments need a gradient; all, if it is None.
-        output: the only one of the differentiable outputs that gets an incoming gradient; all do, if it is None.
-        is_kept: whether another forward follows before the backward, and a second backward after it.
-        values: those with kinks in place of the case's own.
-    """
-
-    case: Case
-    layout: str = "contiguous"
-    inputs: frozenset[int] | None = None
-    output: int | None = None
-    is_kept: bool = False
-    values: str = ""
-
-    def __str__(self) -> str:
-        inputs = "" if self.inputs is None else f", where only {_listed('input', self.inputs)} a gradient"
-        output = "" if self.output is None else f", where only output {self.output} is used"
-        kept = ", after another forward, and with retain_graph=True" if self.is_kept else ""
-        values = f", of {self.values}" if self.values else ""
-        return f"with {self.layout} incoming gradient{inputs}{output}{kept}{values}"
-
-
-def _listed(what: str, places: frozenset[int]) -> str:
-    return f"{what} {min(places)} needs" if len(places) == 1 else f"{what}s {', '.join(map(str, sorted(places)))} need"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
@@ -88,15 +62,19 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield NotChecked(NAME, context.op.parts["autograd"].how)
         return
     if context.op.contract.random:
-        yield NotChecked(NAME, "results are random, so the gradient is not the reference's; state it as an op.property")
+        yield NotChecked(
+            NAME, "results are random, so the gradient is not the reference's; state it with op.register_property"
+        )
         return
+    if marked := [a.name for a in context.op.contract.signature.arguments if a.no_gradient]:
+        yield NotChecked(NAME, f"none for {', '.join(map(repr, marked))}, as ow.no_gradient states")
     yield from _check_passes(context)
 
 
 def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
     passed, known, doubts, unchecked = 0, set[str](), set[str](), set[NotChecked]()
     ran: dict[Case, bool] = {}
-    for one in _passes(context):
+    for one in passes_of(context):
         case = one.case
         context.progress(NAME, str(case))
         wrong = _check_pass(context, one)
@@ -124,69 +102,12 @@ def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
         yield NotChecked(NAME, "no case with a differentiable input ran")
 
 
-def _passes(context: Context) -> Iterator[_Pass]:
-    """Cases with every layout of the incoming gradient; the first one also with some inputs tracked, and with each
-    output alone; those with a long dim with one layout."""
-    chosen = _cases(context)
-    for case in chosen:
-        for layout in ("contiguous", "transposed", "expanded"):
-            yield _Pass(case, layout)
-    for case in chosen[:1]:
-        yield from _partial_passes(context, case)
-    for case in differentiable_cases(context, long_cases(context)):
-        if case not in chosen:
-            yield _Pass(case)
-    if context.op.parts["autograd"].origin is Origin.CUSTOM:  # a derived one is the reference's, at kinks as elsewhere
-        same = [case for case in _typical(context) if chosen and case.dtypes == chosen[0].dtypes]
-        for case in same[len(same) // 2 :][:1]:
-            yield from (_Pass(case, values=values) for values in values_with_kinks(context, case))
-        further = differentiable_cases(context, [*with_other_shapes(context), *with_values(context, _OTHER_VALUES)])
-        yield from (_Pass(case) for case in further if case not in chosen)
-
-
-def _partial_passes(context: Context, case: Case) -> Iterator[_Pass]:
-    """Each input alone, each one left out, and each output alone: a backward may have a branch of its own for these."""
-    run = context.observe(case)
-    if not isinstance(run, Observation):
-        return
-    inputs = frozenset(range(sum(map(derive.differentiable, tree.tensors(run.arguments)))))
-    some = [*(frozenset({i}) for i in inputs), *(inputs - {i} for i in inputs)]
-    yield from (_Pass(case, inputs=each) for each in dict.fromkeys(some) if each and each != inputs)
-    outputs = [i for i, o in enumerate(_visible(context, run)) if derive.differentiable(o)]
-    yield from (_Pass(case, output=i) for i in outputs if len(outputs) > 1)
-    yield _Pass(case, is_kept=True)
-
-
-def differentiable_cases(context: Context, cases: Sequence[Case]) -> list[Case]:
-    """The cases that run and have an input to differentiate by."""
-    return [case for case in cases if _is_differentiable(context, case)]
-
-
-def _cases(context: Context) -> list[Case]:
-    """The largest and the smallest typical case in each dtype, past a tile in several dims, and strided ones."""
-    by_dtype: dict[Any, list[Case]] = {}
-    for case in _typical(context):
-        by_dtype.setdefault(case.dtypes, []).append(case)
-    chosen = [case for listed in by_dtype.values() for case in (listed[0], listed[-1])]
-    strided = typical_cases(context, 2, layouts=("sliced", "transposed"))
-    return list(dict.fromkeys([*chosen, *differentiable_cases(context, [*large_cases(context, 2), *strided])]))
-
-
-def _typical(context: Context) -> list[Case]:
-    return differentiable_cases(context, typical_cases(context, 48))
-
-
-def _is_differentiable(context: Context, case: Case) -> bool:
-    run = context.observe(case)
-    return isinstance(run, Observation) and any(map(derive.differentiable, tree.tensors(run.arguments)))
-
-
-def _check_pass(context: Context, one: _Pass) -> str | Doubt | NotChecked | None:
+def _check_pass(context: Context, one: Pass) -> str | Doubt | NotChecked | None:
     run = run_with(context, one.case, one.values) if one.values else context.observe(one.case)
     if isinstance(run, SkippedCase):
         return None
     number = itertools.count()
-    every = [derive.differentiable(t) for t in tree.tensors(run.arguments)]
+    every = derive.differentiable_arguments(context.op.contract, run.arguments)
     tracked = [e and (one.inputs is None or next(number) in one.inputs) for e in every]
     wrong = _run_pass(context, run, one, tracked)
     if wrong is None:
@@ -199,7 +120,7 @@ def _check_pass(context: Context, one: _Pass) -> str | Doubt | NotChecked | None
 
 
 def _run_pass(
-    context: Context, run: Observation, one: _Pass, tracked: Sequence[bool]
+    context: Context, run: Observation, one: Pass, tracked: Sequence[bool]
 ) -> str | Doubt | NotChecked | None:
     incoming = incoming_gradients(context, run, one.layout)
     if isinstance(incoming, NotChecked):
@@ -211,13 +132,21 @@ def _run_pass(
         found = context.calls.gradients(run.arguments, tracked, incoming, meanwhile)
     except (MemoryError, torch.OutOfMemoryError):
         return NotChecked(NAME, "there is not enough memory for copies of the arguments")
+    except CompileTimeoutError as error:
+        return NotChecked(NAME, f"{error.message}, as for {one.case}")
     if one.values and isinstance(found.of_inputs, str):
         return None  # the kernel may refuse such values
-    of_each = difference if one.values else wrong_gradient
+    of_each = difference if one.values else of_this_operator(context)
     wrong = compare(context, run, tracked, incoming, found, of_each)
     if wrong is None and meanwhile is not None:
         wrong = _of_second_backward(context, run, tracked, meanwhile.incoming, found)
     return _left_changed(context, found) if wrong is None else wrong
+
+
+def of_this_operator(context: Context) -> OfEach:
+    """How a gradient of the operator is compared: a derived one is the reference's, whatever kernel ran before."""
+    is_custom = context.op.parts["autograd"].origin is Origin.CUSTOM
+    return wrong_gradient if is_custom else wrong_derived_gradient
 
 
 def _left_changed(context: Context, found: Gradients) -> Doubt | None:
@@ -248,13 +177,13 @@ def _of_second_backward(
             f"a second backward of the same graph is refused: {found.again}",
             "keep what the backward needs with ctx.save_for_backward, which torch frees itself",
         )
-    wrong = compare_with_reference(context, run, tracked, incoming, found.again)
+    wrong = compare_with_reference(context, run, tracked, incoming, found.again, of_this_operator(context))
     return f"in the second backward, {wrong}" if isinstance(wrong, str) else wrong
 
 
 def incoming_gradients(context: Context, run: Observation, layout: str) -> list[torch.Tensor | None] | NotChecked:
     """A gradient for each output that can be differentiated."""
-    visible = _visible(context, run)
+    visible = visible_outputs(context, run)
     if not any(map(derive.differentiable, visible)):
         return NotChecked(NAME, "no output has a floating dtype")
     return [incoming_gradient(o, layout, context.arguments_on) if derive.differentiable(o) else None for o in visible]
@@ -266,7 +195,7 @@ def backward_of(context: Context, run: Observation) -> Callable[[], Gradients] |
     incoming = incoming_gradients(context, run, "contiguous")
     if isinstance(incoming, NotChecked):
         return None
-    tracked = [derive.differentiable(t) for t in tree.tensors(run.arguments)]
+    tracked = derive.differentiable_arguments(context.op.contract, run.arguments)
     forward_and_backward = functools.partial(context.calls.gradients, run.arguments, tracked, incoming)
     return None if isinstance(forward_and_backward().of_inputs, str) else forward_and_backward
 
@@ -276,7 +205,29 @@ def wrong_gradient(name: str, reference: Computation, i: int, actual: torch.Tens
     wrong = reference.wrong(i, actual)
     if not wrong.any():
         return None
-    return f"the gradient of {name!r} is wrong: {describe_difference(actual, reference.rounded[i], wrong)}"
+    return f"the gradient of {name!r} is wrong: {describe_errors(reference, i, actual, wrong)}"
+
+
+# What a sum of a gradient's terms in a half dtype may be off by, in units of its eps and of the largest element.
+_OF_HALF_SUMS = 4.0
+
+
+def wrong_derived_gradient(name: str, reference: Computation, i: int, actual: torch.Tensor) -> str | Doubt | None:
+    """``wrong_gradient`` of a derived gradient: the reference's own, on the device of the kernel. One that was summed
+    in a half dtype, as torch's of ``cumsum`` is on some devices, is the reference's doing."""
+    wrong = wrong_gradient(name, reference, i, actual)
+    exact = reference.exact[i]
+    if wrong is None or actual.dtype not in (torch.float16, torch.bfloat16) or not actual.isfinite().all():
+        return wrong
+    largest = float(exact.abs().nan_to_num(0, 0, 0).max())
+    steps = _OF_HALF_SUMS + math.sqrt(reference.terms(i))
+    allowed = reference.allowed(i) + _OF_HALF_SUMS * torch.finfo(actual.dtype).eps * steps * largest
+    if not bool((distance(actual, exact) <= allowed).all()):
+        return wrong
+    return Doubt(
+        f"the reference's own gradient loses digits in {short(actual.dtype)}: {wrong}",
+        "compute it in float32 in the reference, x.float(), or register a gradient with op.register_autograd",
+    )
 
 
 def compare(
@@ -291,16 +242,32 @@ def compare(
     if isinstance(found.of_inputs, str):
         return NotChecked(NAME, found.of_inputs) if found.is_undefined else found.of_inputs
     inputs, grads = found.passed
-    for what, now, then in (("the incoming gradient", grads, incoming), ("an input", inputs, run.before)):
-        for a, b in zip(tree.tensors(list(now)), tree.tensors(list(then)), strict=True):
-            if not torch.equal(element_bytes(a).cpu(), element_bytes(b).cpu()):
-                return f"the backward wrote {what}"
+    if (written := _written(context, run, inputs, grads, incoming)) is not None:
+        return written
     return compare_with_reference(context, run, tracked, incoming, found.of_inputs, of_each)
 
 
-def _visible(context: Context, run: Observation) -> tuple[torch.Tensor, ...]:
-    """The outputs that a caller gets."""
-    return run.expected[: _contract(context).signature.visible]
+def _written(
+    context: Context, run: Observation, inputs: Sequence[Any], grads: Sequence[Any], incoming: Sequence[Any]
+) -> str | None:
+    """What a forward and a backward have written, and which of them has."""
+    if not all(itertools.starmap(_are_equal, zip(_tensors(grads), _tensors(incoming), strict=True))):
+        return "the backward wrote the incoming gradient"
+    changed = [not _are_equal(a, b) for a, b in zip(_tensors(inputs), _tensors(run.before), strict=True)]
+    if not any(changed):
+        return None
+    forward = run if run.call is not None else context.observe(run.case)  # alone, which may be with other values
+    if isinstance(forward, Observation) and (how := inputs_unchanged.find_error(context, forward)) is not None:
+        return f"the forward wrote an input, not the backward: {how}"
+    return f"the backward wrote argument {names_of_tensors(context, run)[changed.index(True)]!r}"
+
+
+def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(element_bytes(a).cpu(), element_bytes(b).cpu())
+
+
+def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
+    return tree.tensors(list(values))
 
 
 def _contract(context: Context) -> Contract:
@@ -327,17 +294,18 @@ def compare_with_reference(
     of_each: OfEach = wrong_gradient,
 ) -> str | Doubt | NotChecked | None:
     """What is wrong with the gradients of tracked tensors."""
-    if run.case in context.slow_gradients:
-        return NotChecked(NAME, context.slow_gradients[run.case])
+    if run.case in context.records.slow_gradients:
+        return NotChecked(NAME, context.records.slow_gradients[run.case])
     contract = _contract(context)
     reference = expected_gradients(context, run, tracked, incoming)
-    stop = _SHARE_OF_A_STEP * context.timeout
+    timeout = context.request.timeout
+    stop = _SHARE_OF_A_STEP * timeout
     try:
         took = time_of(lambda: (reference.rounded, reference.exact), stop, stop / 2)
         if took == math.inf:  # as where torch loops over a long dim
-            context.runs(KERNEL)  # the reference may have been stopped as it was about to say so
-            why = f"the reference's gradient takes more than {stop:.0f} s, too long with --timeout {context.timeout:g}"
-            context.slow_gradients[run.case] = why
+            context.reports.runs(KERNEL)  # the reference may have been stopped as it was about to say so
+            why = f"the reference's gradient takes more than {stop:.0f} s, too long with --timeout {timeout:g}"
+            context.records.slow_gradients[run.case] = why
             return NotChecked(NAME, why)
     except Exception as error:  # a custom gradient, where torch has none of the reference
         return NotChecked(NAME, f"the reference has no derivative to compare with: {type(error).__name__}: {error}")
@@ -365,7 +333,7 @@ def expected_gradients(
     that an element of the input contributes to."""
     contract = _contract(context)
     by = [t for t, is_tracked in zip(tree.tensors(list(run.arguments)), tracked, strict=True) if is_tracked]
-    visible = run.expected[: contract.signature.visible]
+    visible = visible_outputs(context, run)
     results = sum(o.numel() for o in visible)
 
     def terms(i: int) -> int:
@@ -377,8 +345,17 @@ def expected_gradients(
 
     grads = [*to_cpu(copy_of(list(incoming))), *[None] * (len(run.expected) - len(visible))]
     values = (to_cpu(copy_of(run.before)), grads)
-    known = context.known_results
+    known, tf32 = context.reference_results, context.op.contract.tf32
     if known is None:
-        return Computation(context.as_reference(vjp), values, terms)
+        return Computation(context.as_reference(vjp), values, terms, in_tf32=tf32)
     given, of_form = known.of((NAME, run.case, tuple(tracked)), values), known.of_form((NAME, tuple(tracked)), values)
-    return Computation(context.as_reference(vjp), values, terms, given=given, of_form=of_form)
+    return Computation(context.as_reference(vjp), values, terms, in_tf32=tf32, given=given, of_form=of_form)
+
+
+CHECK = Check(
+    NAME,
+    "Do the gradients of all inputs match the reference's VJP in float64, and is nothing else written?",
+    cases="a few in each dtype, each dim long",
+    run=check,
+    group="derivatives",
+)

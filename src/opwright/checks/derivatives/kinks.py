@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.comparison.tolerance import Computation, describe_difference
+from opwright.checks.comparison.difference import describe_difference
+from opwright.checks.comparison.magnitudes import are_finite
+from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import Doubt
 from opwright.checks.observation import Observation, SkippedCase, copy_of
@@ -58,7 +60,7 @@ def run_with(context: Context, case: Case, values: str) -> Observation | Skipped
     at_kinks = context.prepare_with(case, changed)
     if isinstance(at_kinks, SkippedCase):
         return at_kinks
-    if not all(bool(t.isfinite().all()) for t in at_kinks.expected if derive.differentiable(t)):
+    if not all(bool(are_finite(t).all()) for t in at_kinks.expected if derive.differentiable(t)):
         return SkippedCase("the reference gives no finite results")
     return Observation(case, at_kinks.arguments, at_kinks.compute, copy_of(at_kinks.arguments), at_kinks.expected)
 
@@ -85,7 +87,7 @@ def _bounds(context: Context, case: Case) -> Iterator[tuple[Any, tuple[float, fl
     env = env_of(context.op.contract, case)
     for argument in context.op.contract.signature.arguments:
         stated = argument.values
-        if not argument.is_tensor or (stated is not None and (stated.is_arranged or stated.one_of)):
+        if not argument.is_tensor or argument.goes_together or (stated is not None and stated.one_of):
             yield argument, None
             continue
         low, high = (-math.inf, math.inf) if stated is None else draw_range(stated.at(env), -math.inf, math.inf)

@@ -12,17 +12,20 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
-from opwright.checks.comparison.tolerance import Computation, describe_difference
+from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
-from opwright.checks.derivatives.derivative import Doubt
+from opwright.checks.derivatives.derivative import Doubt, names_of_tensors
+from opwright.checks.derivatives.passes import differentiable_cases
 from opwright.checks.observation import Observation, copy_of, to_cpu
+from opwright.checks.outputs.errors_in_words import describe_errors
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "second derivatives"
 
@@ -32,7 +35,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     contract = context.op.contract.functional
     if context.op.parts["autograd"].origin is not Origin.CUSTOM or contract is None or contract.random:
         return
-    cases = gradients.differentiable_cases(context, typical_cases(context, 8))[:2]
+    cases = differentiable_cases(context, typical_cases(context, 8))[:2]
     for case in cases:
         context.progress(NAME, str(case))
         run = context.observe(case)
@@ -70,11 +73,12 @@ def _check_case(context: Context, contract: Contract, run: Observation) -> str |
         _ = expected.rounded, expected.exact, without.exact
     except Exception:  # torch may have no second derivative of the reference
         return NotChecked(NAME, "the reference has no second derivative")
-    names = [*(f"input {i}" for i in range(len(_tracked(inputs)))), *(["the incoming gradient"] * len(wanted))]
+    pairs = zip(names_of_tensors(context, run), tree.tensors(inputs), strict=True)
+    names = [*(repr(name) for name, t in pairs if t.requires_grad), *(["the incoming gradient"] * len(wanted))]
     for i, actual in enumerate(got):
         wrong = expected.wrong(i, actual.detach().cpu())
         if wrong.any():
-            return f"of {names[i]}: {describe_difference(actual.detach().cpu(), expected.rounded[i], wrong)}"
+            return f"of {names[i]}: {describe_errors(expected, i, actual.detach().cpu(), wrong)}"
     return _without_graph(names, without, len(got))
 
 
@@ -90,7 +94,7 @@ def _without_graph(names: Sequence[str], left_out: Computation, count: int) -> D
 
 
 def _forward(context: Context, run: Observation) -> tuple[list[Any], tuple[Any, ...]]:
-    inputs = tree.map_tensors(lambda t: t.detach().requires_grad_(derive.differentiable(t)), list(run.arguments))
+    inputs = derive.leaves(context.op.contract, run.arguments)
     form = context.op.functional
     with context.op.only(context.kernel):
         return inputs, form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
@@ -148,4 +152,14 @@ def _expected(
             return _of_sum([g for g, is_chosen in zip(first, chosen, strict=True) if is_chosen], wanted)
 
     arguments = to_cpu(copy_of(run.before)), to_cpu(list(incoming))
-    return Computation(context.as_reference(second), arguments, lambda i: elements)
+    return Computation(context.as_reference(second), arguments, lambda i: elements, in_tf32=context.op.contract.tf32)
+
+
+CHECK = Check(
+    NAME,
+    "Do the second derivatives of a custom gradient match the reference's?",
+    cases="two",
+    run=check,
+    process=Process.KERNEL,
+    group="derivatives",
+)

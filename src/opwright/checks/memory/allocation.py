@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import mmap
 import os
 import re
@@ -20,7 +21,7 @@ import torch
 
 __all__ = [
     "OtherThreads", "address_space", "given_out", "open_files", "peak_of", "room_for_small_blocks", "threads",
-    "why_no_peaks",
+    "why_no_peaks", "without_collections",
 ]  # fmt: skip
 
 # The option of the C library's mallopt(3) for the least size of a block with pages of its own, and that size.
@@ -97,9 +98,24 @@ class OtherThreads:
         self._count = max(count, self._count)
 
 
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """A block in which Python's collector does not run by itself: garbage from before that it frees during a call would
+    hide what the call takes. What calls leave is in the youngest generation, which is quick to collect."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def peak_of(call: Callable[[], Any], device: str) -> int:
     """The most bytes that a call takes at a time beyond what is there before, its results included: on a GPU, those of
     torch's allocator; else the address space of the process, in which torch, NumPy and ``malloc`` allocate."""
+    gc.collect(0)
     return _peak_on_gpu(call) if device == "cuda" else _peak_of_process(call)
 
 

@@ -13,17 +13,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.context import Context
-from opwright.checks.copies import on_cpu
 from opwright.checks.kernel_calls import same_layout
-from opwright.checks.memory.allocation import OtherThreads, given_out, peak_of, room_for_small_blocks, why_no_peaks
+from opwright.checks.memory.allocation import (
+    OtherThreads,
+    given_out,
+    peak_of,
+    room_for_small_blocks,
+    why_no_peaks,
+    without_collections,
+)
 from opwright.checks.observation import Prepared, SkippedCase
 from opwright.contract import derive
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import admissible, base_case, elements, varied
 from opwright.results import Coverage, Finding, NotChecked, PeakMemory, Status
+from opwright.workers.copies import on_cpu
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "peak memory"
 # What may take more than this many times the memory of arguments, results and reference together is no copy in a wider
@@ -54,7 +62,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     known: dict[Case, PeakMemory | None] = {}
     threads = OtherThreads()
     all_series = _series(context)
-    with room_for_small_blocks():
+    with without_collections(), room_for_small_blocks():
         measured = [_measured(context, known, cases, threads) for cases in all_series]
     judged = [points for points in measured if len(points) >= _LEAST_SIZES]
     if not judged:
@@ -250,3 +258,14 @@ def _compared(point: PeakMemory) -> str:
 
 def _bytes(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB" if count >= 1 << 20 else f"{count / 2**10:,.1f} KiB"
+
+
+CHECK = Check(
+    NAME,
+    "Does a call take far more memory than its arguments, its results and the reference?",
+    cases="each dim growing alone, all growing together",
+    run=check,
+    process=Process.KERNEL,
+    worst=Status.WARNING,
+    group="memory",
+)

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
-from opwright.checks.memory import guard_bands
+from opwright.checks.memory import memory
 from opwright.checks.memory.guarded import Edge, at_edge, read_only
 from opwright.checks.observation import Prepared, SkippedCase
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
 from opwright.contract.signature import Argument
 from opwright.internals.tensors import version_of
-from opwright.machine import in_simulator
 from opwright.results import Coverage, Finding, NotChecked, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "protected memory"
 # The elements of a usual tile.
@@ -39,15 +39,15 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Run the contiguous cases with each argument in memory that ends the process if it is accessed wrongly."""
     if context.kernel not in context.op.kernels:
         return
-    if context.device != "cpu" or in_simulator():
+    if context.device != "cpu" or context.is_simulated:
         yield from _written_by_torch(context)
         why = "the simulator examines every access" if context.device == "cpu" else "it needs memory of the CPU"
         yield NotChecked(NAME, why)
         return
-    if guard_bands.NAME in context.wrong:
+    if memory.NAME in context.failed_checks:
         yield NotChecked(NAME, "it writes outside of its arguments")
         return
-    contiguous = [c for c in guard_bands.some_of_each(context) if c.layout == "contiguous"]
+    contiguous = [c for c in memory.some_of_each(context) if c.layout == "contiguous"]
     contiguous = list(dict.fromkeys([*contiguous, *_past_a_tile(context)]))
     alignment = _alignment(context, contiguous)
     ran = sum(_runs_in_protected_memory(context, case, alignment) for case in contiguous)
@@ -116,3 +116,13 @@ def _protections(argument: Argument, alignment: int) -> dict[str, Callable[[torc
         advice = "write into a copy of it, or mark it with ow.mutated"
         found[f"as it wrote into argument {argument.name!r}: {advice}"] = read_only
     return found
+
+
+CHECK = Check(
+    NAME,
+    "Does the kernel read past an argument, or write into one that it must not, even if it sets that back?",
+    cases="the contiguous ones of *memory*, and one past a tile in each dim",
+    run=check,
+    process=Process.KERNEL,
+    group="memory",
+)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from opwright.checks.comparison.bits import different_bits
+from opwright.checks.comparison.difference import different_bits
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared
@@ -26,7 +26,7 @@ _REMEDY = "name what such elements are, tl.load(..., mask=..., other=...), or ma
 
 def finding(context: Context, check: str, cases: Sequence[Case]) -> Finding | NotChecked:
     """What a check finds in some cases, each of which runs with two values in all that is left open."""
-    if context.op.kernels[context.kernel].unspecified(0) is None:
+    if context.hooks.unspecified(0) is None:
         return NotChecked(check, _EXAMINED)
     ran = 0
     for case in cases:
@@ -53,7 +53,7 @@ def _with_each_byte(context: Context, prepared: Prepared) -> list[Sequence[torch
 
 
 def _results(context: Context, prepared: Prepared, byte: int) -> Sequence[torch.Tensor]:
-    block = context.op.kernels[context.kernel].unspecified(byte)
+    block = context.hooks.unspecified(byte)
     assert block is not None  # the caller has asked
     with block:
         return context.results(same_layout(list(prepared.arguments)))

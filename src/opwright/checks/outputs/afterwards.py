@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from opwright.checks.check import Check
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
@@ -17,7 +18,7 @@ from opwright.checks.observation import Observation, SkippedCase
 from opwright.checks.outputs import values
 from opwright.results import Coverage, Finding, NotChecked, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "afterwards"
 # Values that no earlier check has drawn.
@@ -54,3 +55,11 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
             right += 1
     if right:
         yield Finding(NAME, Status.PASS, message=f"{right} calls", coverage=Coverage(right, compared))
+
+
+CHECK = Check(
+    NAME,
+    "Are results of new values right when all other checks have run?",
+    cases="two",
+    run=check,
+)

@@ -8,19 +8,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from opwright.checks.check import Check
 from opwright.checks.context import Context
+from opwright.checks.each_case import check_each_case
 from opwright.checks.observation import Observation
-from opwright.checks.state import RANDOM, RANDOM_STATES, SET_UP_ONCE
+from opwright.checks.settings.state import RANDOM, RANDOM_STATES, SET_UP_ONCE
 from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["NAME", "check", "find_error"]
+__all__ = ["CHECK", "NAME", "check", "find_error"]
 
 NAME = "global state"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Compare the settings before and after the call of every case."""
-    for found in context.check_each_case(NAME, find_error):
+    for found in check_each_case(context, NAME, find_error):
         if isinstance(found, Finding) and found.status is Status.FAIL:
             yield dataclasses.replace(
                 found, status=Status.WARNING, remedy="leave it alone, or set it back, also after an exception"
@@ -41,3 +43,14 @@ def find_error(context: Context, run: Observation) -> str | None:
         more = f": {how}" if how else draws
         return f"the kernel changes {name}{more}"
     return None
+
+
+CHECK = Check(
+    NAME,
+    "Does the kernel leave the settings, threads, files and processes of its process as they were?",
+    cases="all",
+    run=check,
+    worst=Status.WARNING,
+    group="values",
+    examines=find_error,
+)

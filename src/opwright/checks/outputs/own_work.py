@@ -15,20 +15,18 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, to_cpu
 from opwright.internals.compiler import DispatchMode
+from opwright.languages import title_of
 from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "own work"
-# Languages in which a kernel says that it does not leave the work to torch's functions.
-_OWN = frozenset({"triton", "cuda", "cpp", "mojo"})
-# Languages in which the kernel is the function itself, compiled.
-_COMPILED = frozenset({"numpy", "max"})
 # Functions that move, allocate or describe, and compute nothing.
 _MOVES = frozenset(
     {"alias", "arange", "cat", "clone", "copy", "copy_", "detach", "empty", "empty_like", "empty_strided", "equal",
@@ -40,9 +38,9 @@ _MOVES = frozenset(
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Watch one call of a typical case: torch's functions, and the reference's code."""
-    kernel = context.op.kernels.get(context.kernel)
-    cases = typical_cases(context, 1)
-    if kernel is None or kernel.backend in _COMPILED or not cases:
+    if context.kernel not in context.op.kernels or context.hooks.is_compiled_function:
+        return
+    if not (cases := typical_cases(context, 1)):
         return
     run = context.observe(cases[0])
     assert isinstance(run, Observation)  # typical_cases returns only cases that ran
@@ -54,13 +52,13 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     )
     found = [
         "it calls the reference" if calls_reference else "",
-        _torchs_work(context, run, seen) if kernel.backend in _OWN else "",
+        _torchs_work(context, run, seen) if context.hooks.computes_itself else "",
         _work_on_cpu(seen) if context.device == "cuda" else "",
     ]
     for what in filter(None, found):
         yield Finding(
             NAME, Status.WARNING, str(run.case), what,
-            remedy=f"compute it in {kernel.backend}, or attach this function as a baseline, with @op.baseline",
+            remedy=f"compute it in {title_of(context.hooks.spec.backend)}, or attach this function with @op.baseline",
         )  # fmt: skip
     if not any(found):
         yield Finding(NAME, Status.PASS, message="it calls neither the reference nor torch's functions for it")
@@ -132,3 +130,14 @@ def _torchs_work(context: Context, run: Observation, seen: _Seen) -> str:
 def _work_on_cpu(seen: _Seen) -> str:
     slow = [name for (name, device), count in seen.elements.items() if device == "cpu" and count > 1]
     return f"it computes on the CPU: {', '.join(f'aten::{name}' for name in slow)}" if slow else ""
+
+
+CHECK = Check(
+    NAME,
+    "Does the kernel compute the result itself, and not through the reference, torch's functions or the CPU?",
+    cases="one",
+    run=check,
+    process=Process.KERNEL,
+    worst=Status.WARNING,
+    group="derivatives",
+)

@@ -1,4 +1,4 @@
-"""The check "properties": what ``op.property`` states of inputs and outputs, of the reference's and of the kernel's."""
+"""The check "properties": what ``op.register_property`` states of inputs and outputs of reference and kernel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 
+from opwright.checks.check import Check
 from opwright.checks.context import Context
+from opwright.checks.each_case import check_each_case
 from opwright.checks.exceptions import Raised, in_words
 from opwright.checks.observation import Observation, copy_of, to_cpu
 from opwright.contract.binding import fill
 from opwright.results import Finding, NotChecked, Status
 from opwright.runtime.properties import Property
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "properties"
 
@@ -25,10 +27,12 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     excepted = [f"output {i}" for i, returned in enumerate(returns) if returned.by_property]
     if not context.op.properties:
         if excepted:
-            yield NotChecked(NAME, f"{', '.join(excepted)}: compared by properties only, and op.property states none")
+            yield NotChecked(
+                NAME, f"{', '.join(excepted)}: compared by properties only, and op.register_property states none"
+            )
         return
     plain = [case for case in context.cases if case.is_plain]  # no property is meant for infinities
-    for found in context.check_each_case(NAME, find_error, cases=plain):
+    for found in check_each_case(context, NAME, find_error, cases=plain):
         if isinstance(found, Finding) and found.status is Status.PASS:
             yield Finding(NAME, Status.PASS, message=f"{', '.join(context.op.properties)}: {found.message}")
         else:
@@ -70,8 +74,7 @@ def _why_not(
         return contract.visible(contract.pack(contract.run_in_place(arguments)))
 
     try:
-        result = contract.visible(contract.pack(results[:returned]))
-        holds = stated.of(before, result, results[returned:], call)
+        holds = stated.of(before, results[:returned], results[returned:], call)
     except AssertionError as error:
         return str(error).strip() or "an assertion of it failed"
     except Raised as error:  # by the kernel, which the property calls
@@ -88,3 +91,12 @@ def _first_false(holds: torch.Tensor) -> str | None:
     if not len(false):
         return None
     return f"it does not hold at {false[0].tolist()} ({len(false)} of {holds.numel()} positions)"
+
+
+CHECK = Check(
+    NAME,
+    "Do the properties that `op.register_property` states hold for the reference and the kernel?",
+    cases="all with ordinary values, if a property is stated",
+    run=check,
+    group="memory",
+)

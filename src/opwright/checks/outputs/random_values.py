@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,23 +14,51 @@ from opwright.checks.comparison.statistics import first_difference
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, to_cpu
-from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.case import MOST_LISTS, Case, longest_of
+from opwright.contract.inputs.sizes import elements
+from opwright.contract.signature import Return
 
 __all__ = ["difference_of_distributions", "not_repeatable", "sampled_cases"]
 
 # Results of one side that are compared: runs times elements.
 _MOST_VALUES = 1 << 19
 _RUNS = (128, 1024)
+# Of more elements, fewer runs show as much; correlations of all places need about these.
+_MODERATE, _RUNS_OF_LARGE = 8192, 64
+# So many pairs of outputs are compared together.
+_MOST_PAIRS = 3
+# What large cases have: a dim that is longer, more elements, and not more than so many.
+_LONG, _MANY, _MOST_ELEMENTS = 1024, 4096, 1 << 15
 # Runs between two signs of life.
 _STEP = 64
 
 
 def sampled_cases(context: Context) -> list[Case]:
-    """The largest typical case in each dtype, and a strided one: a comparison takes hundreds of runs."""
+    """The largest typical case in each dtype, a strided one, and some large ones: each takes hundreds of runs."""
     by_dtype: dict[Any, Case] = {}
     for case in typical_cases(context, 24):
         by_dtype.setdefault(case.dtype, case)
-    return list(dict.fromkeys([*by_dtype.values(), *typical_cases(context, 1, layouts=("sliced",))]))
+    strided = typical_cases(context, 1, layouts=("sliced",))
+    is_quick = context.runs_slowly or context.request.level == "smoke"
+    large = [] if is_quick else [case for case in _large(context) if context.ran(case)]
+    return list(dict.fromkeys([*by_dtype.values(), *strided, *large]))
+
+
+def _large(context: Context) -> Iterator[Case]:
+    """In the first dtype: each dim past a large tile, more elements than a generator may give before it repeats, and a
+    list of more tensors than usual."""
+    sizes = {
+        case: elements(context.op.contract, case)
+        for case in context.cases
+        if case.layout == "contiguous" and case.is_plain and case.sample is None
+        and case.dtypes == context.cases[0].dtypes
+    }  # fmt: skip
+    for name in {name: None for case in sizes for name, _ in case.sizes}:
+        longer = [c for c in sizes if longest_of(dict(c.sizes).get(name, 0)) > _LONG and sizes[c] <= _MOST_ELEMENTS]
+        yield from sorted(longer, key=sizes.__getitem__)[:1]
+    larger = [c for c in sizes if _MANY < sizes[c] <= _MOST_ELEMENTS]
+    yield from sorted(larger, key=sizes.__getitem__)[:1]
+    yield from sorted((c for c in sizes if c.lists > MOST_LISTS), key=lambda c: c.lists)[:1]
 
 
 def not_repeatable(context: Context, run: Observation) -> str | None:
@@ -52,7 +81,8 @@ def difference_of_distributions(context: Context, run: Observation, check: str) 
 
 def _compare(context: Context, run: Observation, check: str, first_seed: int) -> str | None:
     elements = max((t.numel() for t in run.expected), default=0)
-    runs = max(_RUNS[0], min(_RUNS[1], _MOST_VALUES // max(1, elements)))
+    least = _RUNS[0] if elements <= _MODERATE else _RUNS_OF_LARGE
+    runs = max(least, min(_RUNS[1], _MOST_VALUES // max(1, elements)))
     ours, theirs = [], []
     for i in range(runs):
         if i % _STEP == 0:
@@ -72,7 +102,21 @@ def _compare(context: Context, run: Observation, check: str, first_seed: int) ->
         found = first_difference(_sample(ours, i), _sample(theirs, i), _rounding(run, expected))
         if found is not None:
             return f"{names[i]}: {found}" if names[i] else str(found)
+    for i, j in itertools.islice(_together(run, returns), _MOST_PAIRS if elements <= _MANY else 0):
+        a, b = (_sample(each, i) * _sample(each, j) for each in (ours, theirs))
+        found = first_difference(a, b, _rounding(run, run.expected[i]) + _rounding(run, run.expected[j]))
+        if found is not None:
+            return f"outputs {i} and {j} do not belong together, of their product: {found}"
     return None
+
+
+def _together(run: Observation, returns: Sequence[Return]) -> Iterator[tuple[int, int]]:
+    """The outputs of one shape whose elements may belong together, as those of a mask and of what it masks."""
+    compared = [
+        i for i, t in enumerate(run.expected) if t.numel() and not (i < len(returns) and returns[i].by_property)
+    ]
+    pairs = itertools.combinations(compared, 2)
+    return ((i, j) for i, j in pairs if run.expected[i].shape == run.expected[j].shape and run.expected[i].dim())
 
 
 def _rounding(run: Observation, output: torch.Tensor) -> float:

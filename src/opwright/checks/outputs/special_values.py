@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from opwright.checks.check import Check
 from opwright.checks.context import Context
+from opwright.checks.each_case import check_each_case
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.contract.inputs.case import WIDE
 from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "special values"
 _SPECIAL = ("inf", "nan", "tiny", WIDE)
@@ -27,7 +29,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     cases = [case for case in context.cases if case.values in _SPECIAL]
     if not cases or context.op.contract.random:
         return
-    for found in context.check_each_case(NAME, _difference, cases=cases):
+    for found in check_each_case(context, NAME, _difference, cases=cases):
         if isinstance(found, NotChecked) or found.status is Status.PASS:
             yield found
         elif "values=" in found.case:  # else it is wrong for ordinary values too
@@ -48,3 +50,13 @@ _WORDS = {
     "": "ordinary values", "inf": "infinities", "nan": "NaN", "tiny": "-0.0 and denormal numbers",
     WIDE: "integers near the largest",
 }  # fmt: skip
+
+
+CHECK = Check(
+    NAME,
+    "Do NaN, infinities, -0.0, denormal numbers and large integers give what the reference gives?",
+    cases="those with such values",
+    run=check,
+    worst=Status.WARNING,
+    group="values",
+)

@@ -8,20 +8,25 @@ from collections.abc import Iterator
 
 import torch
 
+from opwright.checks.check import Check
 from opwright.checks.chosen_cases import typical_cases
+from opwright.checks.comparison.difference import ErrorSizes
+from opwright.checks.comparison.directed_rounding import rounding_direction
+from opwright.checks.comparison.magnitudes import are_finite
 from opwright.checks.comparison.statistics import ERROR_RATE
-from opwright.checks.comparison.tolerance import ErrorSizes, describe_difference
-from opwright.checks.comparison.truncation import are_cut_off
 from opwright.checks.context import Context
+from opwright.checks.each_case import check_each_case
 from opwright.checks.exceptions import Raised
-from opwright.checks.kernel_calls import NotATensor
 from opwright.checks.observation import Observation, to_cpu
+from opwright.checks.outputs.errors_in_words import describe_errors
 from opwright.checks.outputs.random_values import difference_of_distributions, not_repeatable, sampled_cases
 from opwright.contract.dtypes import short
-from opwright.contract.inputs.case import BOUNDS, EIGHTHS, SMALL, WIDE
+from opwright.contract.inputs.arranged import has_arranged_floats
+from opwright.contract.inputs.case import BOUNDS, CONFIDENT, EIGHTHS, SMALL, WIDE
 from opwright.results import Finding, NotChecked, Status
+from opwright.workers.wire import NotATensor
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "values"
 # Values of zero or at the end of a range, where a formula such as 0 / 0 may be undefined and another one be not.
@@ -37,13 +42,13 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield why
         return
     sizes = ErrorSizes()
-    for found in context.check_each_case(NAME, functools.partial(find_error, sizes=sizes)):
+    for found in check_each_case(context, NAME, functools.partial(find_error, sizes=sizes)):
         yield dataclasses.replace(found, error_histogram=sizes.histogram()) if isinstance(found, Finding) else found
 
 
 def _check_distributions(context: Context) -> Iterator[Finding | NotChecked]:
     """Each case runs; a few are sampled, and the distributions of their results compared."""
-    found = list(context.check_each_case(NAME, find_error))
+    found = list(check_each_case(context, NAME, find_error))
     yield from (f for f in found if isinstance(f, NotChecked) or f.status is Status.FAIL)
     if any(isinstance(f, Finding) and f.status is Status.FAIL for f in found):
         return
@@ -56,7 +61,9 @@ def _check_distributions(context: Context) -> Iterator[Finding | NotChecked]:
             yield context.failed(NAME, str(case), wrong)
             return
     if sampled:
-        yield Finding(NAME, Status.PASS, message=f"{len(sampled)} distributions, error rate {ERROR_RATE:g} each")
+        message = f"{len(sampled)} distributions, error rate {ERROR_RATE:g} each"
+        coverage = next((f.coverage for f in found if isinstance(f, Finding)), None)
+        yield Finding(NAME, Status.PASS, message=message, coverage=coverage)
     else:
         yield NotChecked(NAME, "no case could be sampled")
 
@@ -121,18 +128,34 @@ def find_error(
             run.case.values == "inf" and not at_limits
         ):  # inf - inf or 0 · inf may arise in one algorithm, not in another
             is_floating = expected.is_floating_point() or expected.is_complex()
-            wrong = wrong & got.isfinite() & ~expected.isnan() & is_floating
-        if run.case.values in _MAY_BE_UNDEFINED and (expected.is_floating_point() or expected.is_complex()):
-            wrong = wrong & expected.isfinite()
+            wrong = wrong & are_finite(got) & ~expected.isnan() & is_floating
+        if _may_be_undefined(context, run) and (expected.is_floating_point() or expected.is_complex()):
+            wrong = wrong & are_finite(expected)
         if wrong.any():
-            return name + describe_difference(got, expected, wrong)
+            return name + describe_errors(run.reference, i, got, wrong)
         exact = run.reference.exact[i]
-        if run.case.is_plain and are_cut_off(got, exact) and not are_cut_off(expected, exact):
-            return f"{name}results are cut off, not rounded to the nearest {short(got.dtype)}: all are off towards zero"
+        direction = rounding_direction(got, exact) if run.case.is_plain else ""
+        if direction and rounding_direction(expected, exact) != direction:
+            return f"{name}all results are rounded {direction}, not to the nearest {short(got.dtype)}"
     return None
+
+
+def _may_be_undefined(context: Context, run: Observation) -> bool:
+    """Whether a kernel may give anything where the reference is not finite, as of 0 · log(0) in empty tails."""
+    values = run.case.values
+    return values in _MAY_BE_UNDEFINED or (values == CONFIDENT and has_arranged_floats(context.op.contract))
 
 
 def _is_free(context: Context, i: int) -> bool:
     """Whether several values of an output are right."""
     returns = context.op.contract.signature.stated_returns(i + 1)
     return i < len(returns) and returns[i].by_property
+
+
+CHECK = Check(
+    NAME,
+    "Does every element match the reference in float64, and every random result its distribution?",
+    cases="all; distributions: one in each dtype, one strided, each dim long, a large one",
+    run=check,
+    group="values",
+)

@@ -1,4 +1,4 @@
-"""The process in which the kernel runs: it answers the judge's questions, and knows no expected value of them.
+"""The process in which the kernel runs: it answers the checker's questions, and knows no expected value of them.
 
 Checks that look at what happens within this process, such as writes past a tensor's end, run here as well, on request.
 """
@@ -9,7 +9,9 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,42 +19,44 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks import state
-from opwright.checks.context import Context
-from opwright.checks.copies import copy_back, is_shortage, lacks_memory, same_layout_copy
-from opwright.checks.exceptions import Raised, in_words, pass_on_refusal
+from opwright.checks.context import CaseRecords, Context, Reports
+from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_refusal
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
 from opwright.checks.process.messages import (
-    LOST_GPU,
-    NO_GPU,
+    Compiled,
     Doing,
     Found,
     Job,
     Message,
     Notice,
-    Suspected,
     Unchecked,
+    Unconfirmed,
     job_from,
-    record_of,
 )
-from opwright.checks.process.setup import enter, error_of_check, join_alone, load_operator, prepare_torch
-from opwright.checks.process.wire import Connection, Ended, write_tensors
-from opwright.checks.relatives import adopt_orphans
+from opwright.checks.process.setup import enter, error_of_check, load_operator, prepare_torch, request_of
+from opwright.checks.process.timed_compilation import limit_compilations
+from opwright.checks.settings import state
+from opwright.checks.shortage import is_shortage, lacks_memory
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.case import Case
-from opwright.errors import CompileError, NotSimulatedError, OpwrightError
+from opwright.errors import CompileError, CompileTimeoutError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import settle_inductor_cache
-from opwright.results import Finding
+from opwright.results import Finding, NotChecked
 from opwright.runtime.extensions import load_extensions
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
+from opwright.workers.copies import copy_back, same_layout_copy
+from opwright.workers.messages import record_of
+from opwright.workers.relatives import adopt_orphans, is_ending
+from opwright.workers.supervise import LOST_GPU, NO_GPU
+from opwright.workers.wire import Connection, Ended, write_tensors
 
 __all__ = ["chosen_kernel", "give_back", "main", "on_device", "record_of_exception"]
 
 
 def main(connection: socket.socket) -> None:
-    """Answer the questions of one judge until it closes the connection."""
+    """Answer the questions of one checker process until it closes the connection."""
     link = Connection(connection)
     with contextlib.suppress(Ended):
         job = job_from(link.receive_bytes())
@@ -60,9 +64,11 @@ def main(connection: socket.socket) -> None:
         enter(job)
         adopt_orphans()
         _take_temporary_folder(job.temporary)
-        operator = _loaded(link, job)
-        if operator is not None and _is_built(link, operator, job):
-            _start_device(job.device)
+        operator = load_operator(job, job.target.device)
+        link.answer({"unavailable": operator if isinstance(operator, str) else ""})
+        if not isinstance(operator, str) and _is_built(link, operator, job):
+            _start_device(job.target.device)
+            _limit_compilations(link, job)
             with operator.only(job.kernel), under_check():
                 _Server(link, operator, job).serve()
 
@@ -76,7 +82,7 @@ def _take_temporary_folder(folder: str) -> None:
 
 
 def _log_through(link: Connection) -> None:
-    """Send opwright's log messages ("compiling …") to the judge, which hands them on."""
+    """Send opwright's log messages ("compiling …") to the checker process, which hands them on."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -91,21 +97,8 @@ def _send(link: Connection, message: Message) -> None:
     link.answer({"message": record_of(message)})
 
 
-def _loaded(link: Connection, job: Job) -> Op | None:
-    why = "the module that defines it holds another version"
-    operator = None
-    try:
-        operator = load_operator(job)
-        if operator is not None:
-            join_alone(operator, job.device)
-    except Exception:  # the user's module may raise anything; it may be sent by value instead
-        why = traceback.format_exc(limit=-3)
-    link.answer({"unavailable": "" if operator is not None else why})
-    return operator
-
-
 def _is_built(link: Connection, operator: Op, job: Job) -> bool:
-    """Compile and load the kernel, and tell the judge what is wrong if that fails."""
+    """Compile and load the kernel, and report what is wrong if that fails."""
     prepare_torch()
     load_extensions(build=False)
     if job.kernel == REFERENCE:
@@ -118,6 +111,9 @@ def _ends_well(link: Connection, step: Callable[[], Any]) -> bool:
     wrong = ""
     try:
         step()
+    except NotSimulatedError as error:
+        link.answer({"not simulated": f"{error.message} ({error.fix})"})
+        return False
     except CompileError as error:
         wrong = str(error)
     except OpwrightError as error:
@@ -129,40 +125,46 @@ def _ends_well(link: Connection, step: Callable[[], Any]) -> bool:
 
 
 def _start_device(device: str) -> None:
-    """Begin to use a GPU, which takes a third of a second, while the judge makes the cases."""
+    """Begin to use a GPU, which takes a third of a second, while the checker process makes the cases."""
     with contextlib.suppress(Exception):  # the first call reports what is wrong
         torch.empty(1, device=device)
+
+
+# The share of a step's time that Triton may take in any case to compile a kernel for a size.
+_SHARE_TO_COMPILE = 1 / 12
+
+
+def _limit_compilations(link: Connection, job: Job) -> None:
+    if job.target.device == "cuda" and "triton" in sys.modules:
+        limit_compilations(_SHARE_TO_COMPILE * job.timeout, job.timeout, lambda seconds: _send(link, Compiled(seconds)))
 
 
 class _Server:
     """Answers questions about one kernel."""
 
     def __init__(self, link: Connection, operator: Op, job: Job) -> None:
-        self._link, self._device = link, job.device
-        self._calls = CallsHere(operator, job.kernel, job.device)
+        self._link, self._device, self._parent = link, job.target.device, os.getppid()
+        self._calls = CallsHere(operator, job.kernel, job.target.device)
         self._context = Context(
             operator,
             job.kernel,
-            job.device,
-            job.level,
+            job.target,
             [],
-            lambda check, case, at="": _send(link, Doing(check, case, at=at)),
-            lambda finding: _send(link, Suspected(finding)),
-            reproduce=job.reproduce,
-            selected=job.asked,
-            shrinks=not job.case,
-            timeout=job.timeout,
+            request_of(job),
+            Reports(
+                lambda check, case, at="": _send(link, Doing(check, case, at=at)),
+                lambda finding: _send(link, Unconfirmed(finding)),
+            ),
         )
 
     def serve(self) -> None:
-        """Answer until the judge has no more questions."""
+        """Answer until the checker process has no more questions."""
         answers: Mapping[str, Callable[..., None]] = {
             "chosen": self._answer_chosen,
             "observe": self._answer_observe,
             "results": self._answer_results,
             "gradients": self._answer_gradients,
             "check": self._answer_check,
-            "checks": self._answer_checks,
         }
         while True:
             try:
@@ -170,11 +172,20 @@ class _Server:
                 self._end_if_gpu_is_lost()
                 answers[kind](**values)
             except NotSimulatedError as error:
-                self._link.answer({"not simulated": error.message})
+                self._answer({"not simulated": error.message})
+            except CompileTimeoutError as error:
+                self._answer({"compiled too long": error.message})
             except Exception as error:  # a fault of the checker, which the kernel is not to blame for
                 failed = {"failed": traceback.format_exc(limit=-4)}
                 # Of copies, that is: what the kernel itself lacks is answered.
-                self._link.answer({"no memory": str(error)} if lacks_memory(error) else failed)
+                self._answer({"no memory": str(error)} if lacks_memory(error) else failed)
+
+    def _answer(self, *answer: Any) -> None:
+        """Answer, unless the kernel has killed the process that this one was forked from, and ends with: the checker
+        must not go on to the reference meanwhile, which would then seem to have done it."""
+        while is_ending(self._parent):
+            time.sleep(0.1)
+        self._link.answer(*answer)
 
     def _end_if_gpu_is_lost(self) -> None:
         """After a kernel's access to memory that is not there, CUDA answers this process nothing but that error; with
@@ -184,24 +195,25 @@ class _Server:
         try:
             torch.cuda.synchronize()
         except Exception as error:  # AcceleratorError, or RuntimeError in older versions
-            print((str(error).splitlines() or [""])[0], flush=True)  # the judge shows a process's last output
+            print((str(error).splitlines() or [""])[0], flush=True)  # the report shows a process's last output
             os._exit(NO_GPU if is_shortage(str(error)) else LOST_GPU)
 
     def _answer_chosen(self, arguments: Sequence[Any]) -> None:
-        self._link.answer(chosen_kernel(self._calls, arguments, self._device))
+        self._answer(chosen_kernel(self._calls, arguments, self._device))
 
     def _answer_observe(self, arguments: tuple[Any, ...]) -> None:
         passed = on_device(arguments, self._device)
         call = self._calls.observe_in(passed)
-        give_back(passed, arguments)
         header: dict[str, Any] = {"changed": dict(call.changed)}
+        if not (isinstance(call.outputs, Raised) and is_lost_gpu(str(call.outputs))):  # else the copies are lost, too
+            give_back(passed, arguments)
         if isinstance(call.outputs, Raised):
-            self._link.answer({**header, "raised": record_of_exception(call.outputs)})
+            self._answer({**header, "raised": record_of_exception(call.outputs)})
             return
         described, payload = write_tensors(call.outputs)
         promised = call.promised if isinstance(call.promised, str) else [*map(_record, call.promised)]
         header |= {"outputs": described, "layouts": [*map(_record, call.layouts)], "promised": promised}
-        self._link.answer({**header, "shared": call.shared}, payload)
+        self._answer({**header, "shared": call.shared}, payload)
 
     def _answer_results(self, arguments: tuple[Any, ...], seed: int | None) -> None:
         passed = on_device(arguments, self._device)
@@ -210,11 +222,11 @@ class _Server:
             self._calls.synchronize()
         except Exception as error:  # an exception of the kernel is an answer
             pass_on_refusal(error)
-            self._link.answer({"raised": record_of_exception(self._calls.described(error))})
+            self._answer({"raised": record_of_exception(self._calls.described(error))})
             return
         give_back(passed, arguments)
         described, payload = write_tensors(outputs)
-        self._link.answer({"outputs": described}, payload)
+        self._answer({"outputs": described}, payload)
 
     def _answer_gradients(
         self,
@@ -230,45 +242,32 @@ class _Server:
         give_back(grads, list(incoming))
         header: dict[str, Any] = {"undefined": found.is_undefined, "changed": dict(found.changed)}
         if isinstance(found.of_inputs, str):
-            self._link.answer({**header, "wrong": found.of_inputs})
+            self._answer({**header, "wrong": found.of_inputs})
             return
         raised, again = (found.again, ()) if isinstance(found.again, str) else ("", found.again)
         described, payload = write_tensors([*found.of_inputs, *again])
-        self._link.answer({**header, "gradients": described, "raised again": raised}, payload)
+        self._answer({**header, "gradients": described, "raised again": raised}, payload)
 
-    def _answer_check(
-        self, name: str, cases: list[Case], admitted: set[Case], slow: dict[Case, str], known: dict[Case, bool]
-    ) -> None:
+    def _answer_check(self, name: str, cases: list[Case], records: CaseRecords) -> None:
         """Run a check in this process."""
         context = self._context
         context.cases = cases
-        context.admitted |= admitted
-        context.slow |= slow
-        context.known |= known
+        context.records.update(records)
         try:
-            for result in CHECKS[name](context):
+            for result in CHECKS[name].run(context):
                 _send(self._link, Found(result) if isinstance(result, Finding) else Unchecked(result))
+        except (CompileTimeoutError, NotSimulatedError) as error:  # of a kernel that only this check launches
+            _send(self._link, Unchecked(NotChecked(name, error.message)))
         except Exception:  # an error in a check is never a pass
             self._end_if_gpu_is_lost()
             _send(self._link, Found(error_of_check(name, traceback.format_exc(limit=-4))))
         with contextlib.suppress(RuntimeError):
             context.synchronize()
-        self._link.answer({"ended": name})
-
-    def _answer_checks(self, names: list[str], **cases: Any) -> None:
-        """Run several checks in this process, if it can use the device."""
-        try:
-            torch.empty(1, device=self._device)
-        except Exception as error:  # memory is short, or the GPU is for one process only
-            self._link.answer({"cannot": in_words(error)})
-            return
-        self._link.answer({})
-        for name in names:
-            self._answer_check(name, **cases)
+        self._answer({"ended": name})
 
 
 def chosen_kernel(calls: CallsHere, arguments: Sequence[Any], device: str) -> dict[str, str]:
-    """The name of the kernel that runs on the judge's arguments, or why none can."""
+    """The name of the kernel that runs on the checker's arguments, or why none can."""
     try:
         return {"chosen": calls.chosen(on_device(arguments, device))}
     except OpwrightError as error:  # such as a list without a tensor
@@ -278,14 +277,14 @@ def chosen_kernel(calls: CallsHere, arguments: Sequence[Any], device: str) -> di
 
 
 def on_device(arguments: Any, device: str) -> Any:
-    """The judge's tensors themselves, on a CPU; else copies on the device."""
+    """The checker's tensors themselves, on a CPU; else copies on the device."""
     if device == "cpu":
         return arguments
     return tree.map_tensors(lambda t: same_layout_copy(t, device=device), arguments)
 
 
 def give_back(copies: Any, arguments: Any) -> None:
-    """Write what became of copies into what the judge sees."""
+    """Write what became of copies into what the checker sees."""
     if copies is not arguments:
         for copy, original in zip(tree.tensors(copies), tree.tensors(arguments), strict=True):
             copy_back(copy, original)

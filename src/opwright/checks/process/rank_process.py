@@ -1,7 +1,7 @@
 """The process of one rank: it runs the kernel that is checked, or its reference, together with the other ranks.
 
-The judge tells it who it is, and then asks as it asks the process of a kernel (``kernel_process.py``). All
-processes of a group are asked at the same time. A question that communicates ends with a fence (``ranks/world.py``). A
+The checker process tells it who it is, and then asks as it asks a kernel's process (``kernel_process.py``). It asks
+all processes of a group at the same time. A question that communicates ends with a fence (``ranks/world.py``). A
 rank that does not return in time says where it is, and ends.
 """
 
@@ -25,14 +25,14 @@ import cloudpickle
 import torch
 
 from opwright import tree
-from opwright.checks.comparison.rounding import Operations, exactly, perturbed, recorded, to_double
+from opwright.checks.comparison.operations import Operations, recorded
+from opwright.checks.comparison.rounding import Errors, exactly, perturbed, to_double
 from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.exceptions import place_of
 from opwright.checks.kernel_calls import CallsHere
 from opwright.checks.process.kernel_process import chosen_kernel, give_back, on_device, record_of_exception
 from opwright.checks.process.messages import Job, job_from
 from opwright.checks.process.setup import enter, load_operator, prepare_torch
-from opwright.checks.process.wire import Connection, Ended, write_tensors
 from opwright.checks.ranks import world
 from opwright.checks.ranks.joint import Question
 from opwright.contract import derive
@@ -41,11 +41,12 @@ from opwright.internals.process_groups import unwaited_collectives
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
+from opwright.workers.wire import Connection, Ended, write_tensors
 
-__all__ = ["HUNG", "Seat", "Who", "main"]
+__all__ = ["Place", "Who", "main"]
 
 # The exit code of a rank that did not return in time, and has said so.
-HUNG = 87
+_HUNG = 87
 
 
 class Who(StrEnum):
@@ -57,7 +58,7 @@ class Who(StrEnum):
 
 
 @dataclass(frozen=True)
-class Seat:
+class Place:
     """The place of a process.
 
     Attributes:
@@ -77,54 +78,54 @@ class Seat:
 
 
 def main(connection: socket.socket) -> None:
-    """Be one rank, until the judge closes the connection."""
+    """Be one rank, until the checker process closes the connection."""
     link = Connection(connection)
     with contextlib.suppress(Ended):
-        job, seat = cloudpickle.loads(link.receive_bytes())
+        job, place = cloudpickle.loads(link.receive_bytes())
         job = job_from(job)
         enter(job)
-        if seat.who is Who.BYSTANDER:
-            _stand_by(link, seat)
+        if place.who is Who.BYSTANDER:
+            _stand_by(link, place)
             return
-        operator = _loaded(link, seat, job)
+        operator = _loaded(link, place, job)
         if operator is not None:
-            with operator.only(job.kernel if seat.who is Who.KERNEL else REFERENCE), under_check():
-                _Rank(link, operator, job, seat).serve()
+            with operator.only(job.kernel if place.who is Who.KERNEL else REFERENCE), under_check():
+                _Rank(link, operator, job, place).serve()
 
 
-def _stand_by(link: Connection, seat: Seat) -> None:
+def _stand_by(link: Connection, place: Place) -> None:
     """Serve the store, and wait for what no rank may call."""
-    store = world.open_store(seat.size + 1)
+    store = world.open_store(place.size + 1)
     link.answer({"port": store.port})
-    world.join(store.port, seat.rank, seat.size, seat.device, seat.patience)
+    world.join(store.port, place.rank, place.size, place.device, place.patience)
     world.stand_by()
 
 
-def _loaded(link: Connection, seat: Seat, job: Job) -> Op | None:
-    wrong = "the module that defines the operator holds another version"
-    operator = None
-    try:
-        operator = load_operator(job)
-        prepare_torch()
-        if operator is not None and seat.who is Who.KERNEL and job.kernel != REFERENCE:
+def _loaded(link: Connection, place: Place, job: Job) -> Op | None:
+    operator, wrong = load_operator(job), ""
+    prepare_torch()
+    if isinstance(operator, str):
+        wrong = operator
+    elif place.who is Who.KERNEL and job.kernel != REFERENCE:
+        try:
             operator.kernels[job.kernel].load()
-    except Exception:  # the user's module may raise anything
-        wrong, operator = traceback.format_exc(limit=-3), None
-    link.answer({"wrong": "" if operator is not None else wrong})
-    return operator
+        except Exception:  # importing a kernel's file runs the user's code, which may raise anything
+            wrong = traceback.format_exc(limit=-3)
+    link.answer({"wrong": wrong})
+    return None if wrong or isinstance(operator, str) else operator
 
 
 class _Rank:
     """Answers questions about one kernel, or its reference."""
 
-    def __init__(self, link: Connection, operator: Op, job: Job, seat: Seat) -> None:
-        self._link, self._operator, self._seat = link, operator, seat
-        self._calls = CallsHere(operator, job.kernel if seat.who is Who.KERNEL else REFERENCE, seat.device)
+    def __init__(self, link: Connection, operator: Op, job: Job, place: Place) -> None:
+        self._link, self._operator, self._place = link, operator, place
+        self._calls = CallsHere(operator, job.kernel if place.who is Who.KERNEL else REFERENCE, place.device)
         self._group: Any = None
         self._operations: tuple[int, Operations] = (-1, Operations())
 
     def serve(self) -> None:
-        """Answer until the judge has no more questions."""
+        """Answer until the checker process has no more questions."""
         answers: Mapping[str, Callable[..., None]] = {
             "join": self._answer_join,
             "chosen": self._answer_chosen,
@@ -141,17 +142,17 @@ class _Rank:
                 self._link.answer({"failed": traceback.format_exc(limit=-4)})
 
     def _answer_join(self, port: int) -> None:
-        seat = self._seat
-        group = world.join(port, seat.rank, seat.size, seat.device, seat.patience)
+        place = self._place
+        group = world.join(port, place.rank, place.size, place.device, place.patience)
         assert group is not None  # it is not the bystander
         self._group = group.resolve()
-        self._link.answer({"group": str(group), "fence": world.fence(self._group, seat.device)})
+        self._link.answer({"group": str(group), "fence": world.fence(self._group, place.device)})
 
     def _answer_chosen(self, arguments: Sequence[Any]) -> None:
-        self._link.answer(chosen_kernel(self._calls, arguments, self._seat.device))
+        self._link.answer(chosen_kernel(self._calls, arguments, self._place.device))
 
     def _answer_results(self, arguments: tuple[Any, ...]) -> None:
-        passed = on_device(arguments, self._seat.device)
+        passed = on_device(arguments, self._place.device)
         before = unwaited_collectives()
 
         def run() -> tuple[dict[str, Any], Sequence[Any]]:
@@ -169,7 +170,7 @@ class _Rank:
     def _answer_gradients(
         self, arguments: Sequence[Any], incoming: Sequence[torch.Tensor | None], tracked: Sequence[bool]
     ) -> None:
-        device = self._seat.device
+        device = self._place.device
 
         def run() -> tuple[dict[str, Any], Sequence[Any]]:
             passed, grads = on_device(list(arguments), device), on_device(list(incoming), device)
@@ -188,7 +189,7 @@ class _Rank:
         tracked: Sequence[bool],
         incoming: Sequence[torch.Tensor | None],
     ) -> None:
-        device = self._seat.device
+        device = self._place.device
 
         def run() -> tuple[dict[str, Any], Sequence[Any]]:
             from torch.distributed.device_mesh import DeviceMesh
@@ -209,12 +210,12 @@ class _Rank:
 
     def _in_step(self, run: Callable[[], tuple[dict[str, Any], Sequence[Any]]]) -> tuple[dict[str, Any], Sequence[Any]]:
         """What something that communicates gives, or raises; after it, all ranks are in step again."""
-        with _limited(self._link, self._seat.limit) as may_answer:
+        with _limited(self._link, self._place.limit) as may_answer:
             try:
                 header, payload = run()
             except Exception as error:  # of the kernel, or of torch because of another rank
                 header, payload = {"raised": record_of_exception(self._calls.described(error))}, ()
-            header["fence"] = world.fence(self._group, self._seat.device)
+            header["fence"] = world.fence(self._group, self._place.device)
             may_answer()
         return header, payload
 
@@ -228,7 +229,7 @@ class _Rank:
         if question.how == "operations":
             found = recorded(lambda: run(arguments))
             self._operations = (question.number, found)
-            return {"ends_in_rounding": bool(found.last), "are_seen": found.are_seen}, ()
+            return {"ends": list(found.ends), "are_seen": found.are_seen}, ()
         if question.how == "exact":
             with exactly():
                 results = run(to_double(arguments))
@@ -236,8 +237,9 @@ class _Rank:
             number, operations = self._operations
             if number != question.number:
                 operations = Operations()
-            seed = question.seed * self._seat.size + self._seat.rank
-            with perturbed(arguments, operations, question.coarsest, question.finest, seed) as perturbation:
+            seed = question.seed * self._place.size + self._place.rank
+            errors = Errors(question.finest, question.coarsest, in_tf32=contract.tf32)
+            with perturbed(arguments, operations, errors, seed) as perturbation:
                 results = run(perturbation.arguments)
         else:
             results = run(arguments)
@@ -287,7 +289,7 @@ def _limited(link: Connection, limit: float) -> Iterator[Callable[[], None]]:
                 return
             frame = sys._current_frames().get(thread or 0)
             link.answer({"hung": _where(frame), "communicates": _is_in_a_collective(frame)})
-            os._exit(HUNG)
+            os._exit(_HUNG)
 
     def may_answer() -> None:
         with lock:

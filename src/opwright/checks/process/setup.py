@@ -1,31 +1,38 @@
-"""What both processes of a check do first: become the user's environment, and load the operator."""
+"""What each worker of a check does first: become the user's environment, and load the operator."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+import traceback
 
 import torch
 
-from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage
+from opwright.checks.context import Request
 from opwright.checks.process.messages import Job
 from opwright.checks.ranks import world
-from opwright.machine import SIMULATOR
+from opwright.checks.shortage import WITHOUT_SHORTAGE, is_shortage
 from opwright.results import Finding, Status
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
 from opwright.runtime.targets import import_operator
+from opwright.target import use_engine
 
-__all__ = ["enter", "error_of_check", "hide_memory", "join_alone", "load_operator", "prepare_torch"]
+__all__ = ["enter", "error_of_check", "hide_memory", "load_operator", "prepare_torch", "request_of"]
 
 
 def enter(job: Job) -> None:
-    """Take the folder, the import path and the environment variables of the process that checks."""
+    """Take the folder, the import path, the environment variables and the engine that the checking process gives."""
     os.chdir(job.cwd)
     sys.path[:] = job.sys_path
-    os.environ.pop(SIMULATOR, None)  # a judge's kernel before this one may have been in the simulator
     os.environ.update(job.environment)
+    use_engine(job.target.engine)
+
+
+def request_of(job: Job) -> Request:
+    """What a job asks of the checks."""
+    return Request(job.level, job.asked, job.timeout, job.reproduce, shrinks=not job.case)
 
 
 def hide_memory() -> None:
@@ -34,23 +41,35 @@ def hide_memory() -> None:
     ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
 
 
-def load_operator(job: Job) -> Op | None:
-    """The operator; None if its module defines another version by now. It raises whatever the user's module does."""
-    if job.pickle:
-        return serialization.load(job.pickle)
-    assert job.import_path is not None  # a job has either
-    operator = import_operator(job.import_path)
-    return operator if operator is not None and operator.fingerprint == job.fingerprint else None
+def load_operator(job: Job, group_on: str = "") -> Op | str:
+    """The operator; or why there is none: its module raises something, or defines another version by now.
+
+    Args:
+        group_on: the type of the device on which an operator that communicates gets a group of this process only.
+    """
+    try:
+        if job.pickle:
+            operator = serialization.load(job.pickle)
+        else:
+            assert job.import_path is not None  # a job has either
+            found = import_operator(job.import_path)
+            if found is None or found.fingerprint != job.fingerprint:
+                return "the module that defines it holds another version"
+            operator = found
+        if group_on and operator.contract.signature.groups:
+            world.join_alone(group_on)
+    except Exception:  # the user's module may raise anything; the operator may be sent by value instead
+        return traceback.format_exc(limit=-3)
+    return operator
 
 
-def join_alone(operator: Op, device: str) -> None:
-    """Give an operator that communicates a group of this process only."""
-    if operator.contract.signature.groups:
-        world.join_alone(device)
+# Inductor's, which it sets when it first compiles something (torch/_inductor/compile_fx.py).
+_RECURSION_LIMIT = 2000
 
 
 def prepare_torch() -> None:
-    """Set what makes results easier to judge."""
+    """Set what makes results easier to compare, and what torch sets at some time, which no kernel has changed."""
+    sys.setrecursionlimit(max(_RECURSION_LIMIT, sys.getrecursionlimit()))
     # Memory from the allocator often holds an earlier, correct result. Filled with NaN, it cannot hide an
     # element that a kernel forgot to write.
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -62,9 +81,12 @@ def prepare_torch() -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
-def error_of_check(check: str, traceback: str) -> Finding:
-    """A check that did not end. That is never a pass; where memory was short, it is nobody's fault."""
-    message = "the check itself failed with an error:\n" + traceback
-    if is_shortage(traceback):
-        return Finding(check, Status.INCONCLUSIVE, message=message, remedy=WITHOUT_SHORTAGE)
-    return Finding(check, Status.FAIL, message=message)
+def error_of_check(check: str, error: str) -> Finding:
+    """A check that raised an error of its own. Nothing is known then, which is neither a pass nor a fault of the
+    kernel."""
+    message = "the check itself failed with an error:\n" + error
+    remedy = WITHOUT_SHORTAGE if is_shortage(error) else _DEFECT_OF_OURS
+    return Finding(check, Status.INCONCLUSIVE, message=message, remedy=remedy)
+
+
+_DEFECT_OF_OURS = "report this error to opwright: it says nothing about the kernel"

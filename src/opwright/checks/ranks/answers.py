@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from opwright.checks.exceptions import Raised
-from opwright.checks.kernel_calls import NotATensor
 from opwright.checks.ranks.joint import Evaluation, Question
+from opwright.workers.wire import NotATensor
 
 __all__ = ["RankAnswer", "RankError", "Ranks"]
 

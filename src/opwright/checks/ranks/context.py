@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from opwright.checks.comparison.difference import ErrorSizes
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
@@ -17,10 +19,23 @@ from opwright.checks.ranks.answers import RankAnswer, RankError, Ranks
 from opwright.checks.ranks.joint import JointComputation, OfRank, Question
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.cases import cases
 from opwright.contract.process_group import ProcessGroup
 from opwright.errors import ArgumentError, CheckError
+from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["JointObservation", "PreparedRanks", "RankContext", "is_of_others", "what_failed"]
+__all__ = [
+    "MOST_RANKS", "JointObservation", "PreparedRanks", "RankContext", "inconclusive_if_late", "is_of_others",
+    "rank_context", "spread", "what_failed",
+]  # fmt: skip
+# A checker process has a connection to each process of two such groups.
+MOST_RANKS = 64
+# At most so many cases on all ranks, by level.
+_MOST_CASES = {"smoke": 3, "quick": 60, "full": 400}
+# Cases come smallest first, and each is asked of many processes.
+_TRIES = 12
+# No dim is longer: what a collective does depends on sizes less than what a kernel does, and other checks have these.
+_LONGEST = 2049
 
 
 @dataclass
@@ -186,3 +201,61 @@ def _doing(found: re.Match[str] | None) -> str:
 
 def _first_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[0][:300]
+
+
+def rank_context(context: Context, name: str) -> RankContext | Finding | NotChecked | None:
+    """The context of all ranks, in which the cases are chosen; None if the operator does not communicate."""
+    contract = context.op.contract
+    if not contract.signature.groups:
+        return None
+    ranks = context.ranks
+    if isinstance(ranks, str):
+        return NotChecked(name, ranks or "no other processes were started")
+    if contract.random:
+        return NotChecked(name, "results are random, and are compared in a group of one process only")
+    try:
+        context.progress("build", f"{ranks.size} ranks")
+        ranks.groups()
+    except RankError as error:
+        return Finding(name, Status.FAIL if error.of_kernel else Status.INCONCLUSIVE, message=str(error))
+    context.progress(name, "")
+    own = RankContext(
+        context.op,
+        context.kernel,
+        context.target,
+        [],
+        dataclasses.replace(context.request, tries=_TRIES),
+        context.reports,
+        calls=context.calls,
+        arguments_on="cpu",
+        ranks=ranks,
+    )
+    own.cases = _cases(context, own, ranks)
+    return own
+
+
+def _cases(context: Context, own: RankContext, ranks: Ranks) -> list[Case]:
+    if not context.request.shrinks:  # one case was asked for
+        return [dataclasses.replace(case, ranks=ranks.size) for case in context.cases]
+    kernel = context.op.kernels.get(context.kernel)
+    allowed = kernel.spec.dtypes if kernel is not None else None
+    longest = 129 if context.runs_slowly else _LONGEST
+    level = context.request.level
+    found = cases(context.op.contract, level, allowed, admits=own.admits, longest=longest, far=False, ranks=ranks.size)
+    return spread(found, _MOST_CASES[level])
+
+
+def spread(found: Sequence[Case], most: int) -> list[Case]:
+    """Some of a list of cases, over all of it."""
+    if len(found) <= most:
+        return list(found)
+    return [found[i * len(found) // most] for i in range(most)]
+
+
+def inconclusive_if_late(found: Finding | NotChecked, sizes: ErrorSizes | None) -> Finding | NotChecked:
+    """A rank that does not return may be slow, unless it waits for others."""
+    if isinstance(found, NotChecked):
+        return found
+    if found.status is Status.FAIL and "the kernel does not return" in found.message:
+        found = dataclasses.replace(found, status=Status.INCONCLUSIVE, remedy="allow more time with --timeout")
+    return dataclasses.replace(found, error_histogram=sizes.histogram() if sizes is not None else None)

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from opwright.checks.comparison.rounding import Operations, to_double
-from opwright.checks.comparison.tolerance import Computation, ErrorSizes
+from opwright.checks.comparison.difference import ErrorSizes
+from opwright.checks.comparison.operations import Operations
+from opwright.checks.comparison.rounding import to_double
+from opwright.checks.comparison.tolerance import Computation
 
 __all__ = ["Evaluation", "JointComputation", "OfRank", "Question"]
 
@@ -38,8 +40,8 @@ class Evaluation:
     """The answer of one rank."""
 
     results: tuple[torch.Tensor, ...] = ()
-    # Of "operations": whether a result is that of a rounding operation, and whether torch ran any; and of "terms".
-    ends_in_rounding: bool = False
+    # Of "operations": for each result the eps of its last step, and whether torch ran any; and of "terms".
+    ends: tuple[float, ...] = ()
     are_seen: bool = False
     terms: int = 1
 
@@ -81,8 +83,8 @@ class JointComputation(Computation):
     @cached_property
     def _operations(self) -> Operations:
         found = self._evaluate("operations")
-        last = frozenset({0}) if any(each.ends_in_rounding for each in found) else frozenset[int]()
-        return Operations(last=last, are_seen=any(each.are_seen for each in found))
+        ends = tuple(end for each in found for end in each.ends)
+        return Operations(ends=ends, are_seen=any(each.are_seen for each in found))
 
     def _results_with_errors(self, finest: float, seed: int) -> tuple[torch.Tensor, ...]:
         _ = self._operations  # which the ranks keep
@@ -112,6 +114,7 @@ class OfRank:
 
     joint: JointComputation
     rank: int
+    is_hasty: bool = False
 
     @cached_property
     def _first(self) -> int:
@@ -127,3 +130,9 @@ class OfRank:
 
     def wrong(self, i: int, got: torch.Tensor, sizes: ErrorSizes | None = None) -> torch.Tensor:
         return self.joint.wrong(self._first + i, got, sizes)
+
+    def allowed(self, i: int) -> torch.Tensor:
+        return self.joint.allowed(self._first + i)
+
+    def all_allowed(self, i: int) -> torch.Tensor:
+        return self.joint.all_allowed(self._first + i)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import large_cases, typical_cases
 from opwright.checks.context import Context
 from opwright.checks.observation import Observation
 from opwright.contract import derive
 from opwright.results import Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "flops"
 # A count that is further from the reference's than this factor is probably of other units, or misses a dim.
@@ -38,3 +39,14 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if ratios:
         shares = f"{min(ratios):.2g} to {max(ratios):.2g}" if max(ratios) > 1.01 * min(ratios) else f"{ratios[0]:.2g}"
         yield Finding(NAME, Status.PASS, message=f"{shares} of the reference's")
+
+
+CHECK = Check(
+    NAME,
+    "Is a custom count of operations near the reference's?",
+    cases="a few",
+    run=check,
+    process=Process.KERNEL,
+    worst=Status.WARNING,
+    group="derivatives",
+)

@@ -1,6 +1,7 @@
 """The check "opcheck": torch's own check of a registration (``torch.library.opcheck``): schema, fake, autograd, AOT.
 
-It has no reference, and misses most numerical errors; the other checks find those.
+It has no reference, and misses most numerical errors; the other checks find those. The check also compares the fakes of
+other operators that the kernel calls with their results.
 """
 
 from __future__ import annotations
@@ -13,22 +14,26 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import Derivative, derivative_of, gradients_of_sum
 from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, to_cpu
+from opwright.checks.registration.called_operators import fakes_of_called
+from opwright.checks.registration.reference_faults import reference_fault, with_remedy
 from opwright.contract import derive
 from opwright.contract.signature import Argument
 from opwright.results import Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "opcheck"
 # It compares two runs, and takes NaN for different from NaN.
 _AOT = "test_aot_dispatch_dynamic"
 _TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", _AOT)
+_INSTEAD = 'The check "torch.compile" compares them'
 # Other values for floats: from 0 to 1, where logarithms and roots are defined, and from 1.
 _OTHER_VALUES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (torch.sigmoid, lambda t: 1 + t.abs())
 
@@ -47,13 +52,27 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
             yield NotChecked(NAME, f"{_AOT}, for which results with NaN are different ({case})")
             tests.remove(_AOT)
         chosen_arguments = arguments or same_layout(run.arguments)
-        wrong = None
+        if _AOT in tests and any(t.dtype.is_floating_point and t.dtype.itemsize == 1 for t in run.expected):
+            yield NotChecked(NAME, f"{_AOT}, which adds results: torch does not add floats of a byte. {_INSTEAD}")
+            tests.remove(_AOT)
+        wrong: str | Exception | None = None
         if _AOT in tests and _cannot_be_added(context, run):
             tests.remove(_AOT)
             wrong = _run(context, chosen_arguments, [_AOT], largest)
         wrong = wrong or _run(context, derivative.track(chosen_arguments), tests, largest)
+        if isinstance(wrong, Exception):
+            fault = reference_fault(context, run, derivative.exists, wrong, dynamic=True)
+            if fault:
+                yield NotChecked(NAME, f"{fault} where torch traces it with dynamic shapes ({case})")
+                return
+            wrong = in_words(wrong).replace(_NOTHING_THERE, "")[:1500]
+        for found in fakes_of_called(context, run) if case == chosen[0] else ():
+            if isinstance(found, NotChecked):
+                yield found
+            else:
+                wrong = wrong or found
         if wrong is not None:
-            yield context.failed(NAME, str(case), wrong)
+            yield with_remedy(context, context.failed(NAME, str(case), wrong))
             return
     yield (
         Finding(NAME, Status.PASS, message=f"{len(chosen)} cases")
@@ -132,7 +151,7 @@ _ROUNDING = 1e-4
 _NOTHING_THERE = " (scroll up for stack trace)"
 
 
-def _run(context: Context, arguments: Sequence[Any], tests: Sequence[str], largest: float) -> str | None:
+def _run(context: Context, arguments: Sequence[Any], tests: Sequence[str], largest: float) -> Exception | None:
     signature = context.op.contract.signature
     split = len(signature.positional)
     keywords = {a.name: v for a, v in zip(signature.keyword_only, arguments[split:], strict=True)}
@@ -148,5 +167,15 @@ def _run(context: Context, arguments: Sequence[Any], tests: Sequence[str], large
                 atol=max(1e-5, _ROUNDING * largest),
             )
     except Exception as error:  # opcheck raises OpCheckError, and whatever the operator raises
-        return in_words(error).replace(_NOTHING_THERE, "")[:1500]
+        return error
     return None
+
+
+CHECK = Check(
+    NAME,
+    "Does `torch.library.opcheck` pass, and are the fakes of other operators that the kernel calls right?",
+    cases="two",
+    run=check,
+    process=Process.KERNEL,
+    group="derivatives",
+)

@@ -17,9 +17,12 @@ import torch
 from torch import Tensor
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
-from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import MOST_FAILURES, Context
+from opwright.checks.comparison.difference import describe_difference
+from opwright.checks.comparison.tolerance import Computation
+from opwright.checks.context import Context
+from opwright.checks.each_case import MOST_FAILURES
 from opwright.checks.exceptions import in_words
 from opwright.checks.observation import Observation
 from opwright.contract.inputs.case import Case
@@ -28,7 +31,7 @@ from opwright.errors import ArgumentError
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 from opwright.runtime.register.registration import custom_rule
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "sharding"
 # Processes among which arguments are split.
@@ -139,7 +142,7 @@ def _compare(reference: Computation, outputs: Sequence[Any], results: Sequence[S
         for whole in parts if placement.is_replicate() else [_joined(parts, placement)]:
             if whole is None:
                 shapes = " and ".join(str(list(part.shape)) for part in parts)
-                return f"result {i}: parts of shape {shapes} are no {placement}"
+                return f"result {i}: parts of shape {shapes} do not make a {placement}"
             if whole.shape != expected.shape:
                 what = "of one process has" if placement.is_replicate() else "has, put together,"
                 return f"result {i} {what} shape {list(whole.shape)}, expected {list(expected.shape)}"
@@ -210,3 +213,13 @@ def _is_list_of_tensors(value: Any) -> bool:
 
 def _shown(placements: Sequence[Any]) -> str:
     return f"({', '.join('–' if p is None else str(p) for p in placements)})"
+
+
+CHECK = Check(
+    NAME,
+    "With a custom rule for DTensors, do the parts make up the whole results?",
+    cases="six, the smallest",
+    run=check,
+    process=Process.KERNEL,
+    group="derivatives",
+)

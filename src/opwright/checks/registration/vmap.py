@@ -9,14 +9,17 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
-from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import Context, kind_of
+from opwright.checks.comparison.tolerance import Computation
+from opwright.checks.context import Context
+from opwright.checks.each_case import kind_of
 from opwright.checks.exceptions import in_words
 from opwright.checks.observation import Observation, to_cpu
+from opwright.checks.outputs.errors_in_words import describe_errors
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["CHECK", "NAME", "check"]
 
 NAME = "vmap"
 # Examples in a batch.
@@ -79,14 +82,14 @@ def _check_batch(context: Context, examples: Sequence[Sequence[Any]], dims: tupl
         own = [example[i] if dim is not None else examples[0][i] for i, dim in enumerate(dims)]
         largest = max(t.numel() for t in tree.tensors(own))
         run = context.as_reference(contract.reference)
-        reference = Computation(run, to_cpu(own), functools.partial(_terms, largest))
+        reference = Computation(run, to_cpu(own), functools.partial(_terms, largest), in_tf32=context.op.contract.tf32)
         for i, output in enumerate(got):
             actual, expected = output[number].detach().cpu(), reference.rounded[i]
             if actual.shape != expected.shape:
                 return f"output {i} of an example has shape {list(actual.shape)}, expected {list(expected.shape)}"
             wrong = reference.wrong(i, actual)
             if wrong.any():
-                return f"example {number} of output {i}: {describe_difference(actual, expected, wrong)}"
+                return f"example {number} of output {i}: {describe_errors(reference, i, actual, wrong)}"
     return None
 
 
@@ -97,3 +100,13 @@ def _terms(largest: int, i: int) -> int:
 
 def _shown(dims: Sequence[int | None]) -> str:
     return f"({', '.join(map(str, dims))})"
+
+
+CHECK = Check(
+    NAME,
+    "With a custom batching rule, is each example of a batch right?",
+    cases="three",
+    run=check,
+    process=Process.KERNEL,
+    group="derivatives",
+)

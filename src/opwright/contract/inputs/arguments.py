@@ -14,14 +14,16 @@ import torch.distributed as dist
 
 from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.case import EIGHTHS, SCALAR_BOUNDS, TARGETS, Case
+from opwright.contract.inputs.arranged import let_some_be_equal, with_what_it_reads
+from opwright.contract.inputs.case import EIGHTHS, SCALAR_BOUNDS, TARGETS, Case, own_size_name
 from opwright.contract.inputs.draw import draw, is_mask
 from opwright.contract.inputs.layouts import BROADCAST, SHARED, arrange
+from opwright.contract.inputs.options import choice_of
 from opwright.contract.inputs.samples import sample_arguments
 from opwright.contract.inputs.targets import point_at_largest, targets
 from opwright.contract.process_group import ProcessGroup
-from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
-from opwright.contract.shapes.relations import broken, nearest
+from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate, size_name
+from opwright.contract.shapes.search import broken_by, nearest
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.contract.values import Values, draw_range
 from opwright.errors import CheckError
@@ -33,6 +35,7 @@ __all__ = [
     "has_free_integers",
     "has_free_numbers",
     "has_free_tensors",
+    "has_half_tensors",
     "has_masks",
     "has_ranges",
     "has_ranges_of_floats",
@@ -65,15 +68,23 @@ def arguments_of(
     of_tensors = generator if draw == 0 else torch.Generator().manual_seed(seed + draw)
     env = env_of(contract, case)
     try:
-        found = tuple(
+        later = contract.signature.drawing_order
+        found = [
             _group(contract, group)
             if a.is_group
             else _argument(a, case, env, of_tensors if a.is_tensor else generator, device, place, only_sizes)
+            if place not in later
+            else None
             for place, a in enumerate(contract.signature.arguments)
-        )
+        ]
         if case.values == TARGETS:
             point_at_largest(found, targets(contract), of_tensors)
-        return found
+        if case.values == EIGHTHS and not only_sizes:
+            let_some_be_equal(contract, found, of_tensors)
+        for place in later:
+            argument = with_what_it_reads(contract, place, found, env)
+            found[place] = _argument(argument, case, env, of_tensors, device, place, only_sizes)
+        return tuple(found)
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise CheckError(f"there is not enough memory for the case {case}", fix="use a larger machine") from error
 
@@ -105,7 +116,7 @@ def _argument(
     dtype = _dtype_in(case, argument.tensor)
     kind, _, only = case.layout.partition(":")
     broadcast = _broadcast(argument, only) if kind == BROADCAST else ""
-    shapes = [shape_of(argument.tensor, env, index=i, broadcast=broadcast) for i in range(count)]
+    shapes = [shape_of(argument, env, index=i, broadcast=broadcast) for i in range(count)]
     arranged = argument.values is not None and argument.values.is_arranged
     if kind in SHARED and (argument.mutated or arranged):
         kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
@@ -145,13 +156,13 @@ def env_of(contract: Contract, case: Case) -> dict[str, Any]:
 
 def _with_integers_where(contract: Contract, env: dict[str, Any], case: Case) -> dict[str, Any]:
     """Int arguments that satisfy the contract's conditions with the sizes of a case."""
-    if broken(contract.where, env) is None:
+    if broken_by(env, contract.where) is None:
         return env
     known = {name: value for name, value in env.items() if isinstance(value, int)}
     free = [a for a in contract.signature.arguments if a.scalar_type is int and a.name in known]
     found = nearest(contract.where, known, known.keys() - {a.name for a in free})
     if found is None or not all(_may_be(a, found[a.name], env) for a in free):
-        raise CheckError(f"the sizes {case} do not satisfy {broken(contract.where, env)}", fix="choose other sizes")
+        raise CheckError(f"the sizes {case} do not satisfy {broken_by(env, contract.where)}", fix="choose other sizes")
     return {**env, **found}
 
 
@@ -166,46 +177,49 @@ def _may_be(argument: Argument, value: int, env: Mapping[str, Any]) -> bool:
     return low <= value <= high
 
 
-def shape_of(tensor: TensorType, env: dict[str, Any], *, index: int = 0, broadcast: str = "") -> tuple[int, ...]:
-    """The shape of a tensor in a case.
+def shape_of(argument: Argument, env: dict[str, Any], *, index: int = 0, broadcast: str = "") -> tuple[int, ...]:
+    """The shape of a tensor argument in a case.
 
     Args:
         index: its place in a list.
         broadcast: which of the axes that may broadcast have size 1: ``#`` all, ``#n`` those of the dim ``n``.
     """
+    assert argument.tensor is not None  # nothing else has a shape
     shape: list[int] = []
-    for axis, dim in enumerate(tensor.dims):
+    for axis, dim in enumerate(argument.tensor.dims):
         is_one = isinstance(dim, NamedDim) and dim.broadcast and broadcast in ("#", f"#{dim.name}")
-        shape += (1,) if is_one else _extent(dim, env, index, axis)
+        own = own_size_name(argument.name, axis)
+        shape += (1,) if is_one else _extent(dim, env, index, own if own in env else size_name(dim, axis))
     if any(size < 0 for size in shape):
-        raise CheckError(f"these sizes give {tensor} the shape {shape}", fix="choose larger ones")
+        raise CheckError(f"these sizes give {argument.tensor} the shape {shape}", fix="choose larger ones")
     return tuple(shape)
 
 
-# The sizes of ``_``: each case has others, the same for tensors at one place in a list.
-_ANY = (3, 4, 1, 2, 5, 8, 17, 33, 129)
-
-
-def _extent(dim: Dim, env: dict[str, Any], index: int, axis: int) -> tuple[int, ...]:
+def _extent(dim: Dim, env: dict[str, Any], index: int, name: str | None) -> tuple[int, ...]:
     match dim:
-        case VariadicDim(name=name):
-            return tuple(env[name or "..."])
-        case NamedDim(name=name, each=each):
-            size = env[name]
-            return ((size, size // 2, size + 1, 0, size + 2)[index % 5],) if each else (size,)
+        case VariadicDim():
+            return tuple(env[str(name)])
+        case NamedDim(each=False):
+            return (env[str(name)],)
+        case NamedDim() | AnyDim():
+            size = env[str(name)]
+            return ((size, size // 2, size + 1, 0, size + 2)[index % 5],)
         case FixedDim(size=size):
             return (size,)
         case ExprDim(text=text):
             return (int(evaluate(text, env)),)
-        case AnyDim():
-            sizes = sorted((name, size) for name, size in env.items() if isinstance(size, int | tuple))
-            return (_ANY[(zlib.crc32(repr(sizes).encode()) + index + axis) % len(_ANY)],)
 
 
 def has_free_tensors(contract: Contract) -> bool:
     """Whether some floating tensor has no stated values, so that those of a case decide."""
     tensors = [a for a in contract.signature.arguments if a.tensor and (a.values is None or a.values.is_free)]
     return any(d.is_floating_point and d.itemsize > 1 for a in tensors if a.tensor for d in a.tensor.dtypes)
+
+
+def has_half_tensors(contract: Contract, case: Case) -> bool:
+    """Whether a tensor without stated values is float16 in a case."""
+    tensors = (a.tensor for a in contract.signature.arguments if a.tensor and (a.values is None or a.values.is_free))
+    return any(_dtype_in(case, tensor) is torch.float16 for tensor in tensors)
 
 
 def has_free_integers(contract: Contract, case: Case) -> bool:
@@ -270,6 +284,8 @@ _NUMBERS: dict[str, tuple[int, float]] = {
 def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generator, case: Case) -> Any:
     """The value of a scalar in a case."""
     drawn, scalars = _scalar(argument, env, generator), case.scalars
+    if argument.name in (options := dict(case.options)):
+        return choice_of(argument, options[argument.name])
     if case.values == EIGHTHS and not scalars:
         return _in_eighths(argument, env, drawn)
     if scalars in SCALAR_BOUNDS:
@@ -347,7 +363,7 @@ def _is_number(value: Any) -> bool:
 
 def _around(argument: Argument) -> tuple[float, float]:
     """The range of a float for which none is stated: of a small positive default, such as an epsilon, its own size."""
-    if argument.values is None and _is_number(argument.default) and 0 < argument.default < 0.01:
+    if argument.values is None and _is_number(argument.default) and 0 < argument.default <= 0.01:
         return argument.default / 2, argument.default * 2
     return _AROUND
 

@@ -10,8 +10,9 @@ import torch
 from opwright.contract.dtypes import short
 
 __all__ = [
-    "BOUNDS", "EIGHTHS", "MILLIONS", "MOST_LISTS", "OF_TENSORS", "RUNS", "SCALARS", "SCALAR_BOUNDS", "SMALL", "TARGETS",
-    "VALUES", "WIDE", "Case", "Size", "show_size",
+    "BOUNDS", "CONFIDENT", "EIGHTHS", "HUGE", "MILLIONS", "MOST_LISTS", "OF_TENSORS", "RUNS", "SCALARS",
+    "SCALAR_BOUNDS", "SMALL", "TARGETS", "VALUES", "WIDE", "Case", "Size", "is_as_long", "longest_of",
+    "own_size_name", "show_size",
 ]  # fmt: skip
 
 # The length of lists of tensors, except in a few cases.
@@ -22,8 +23,8 @@ Size = int | tuple[int, ...]
 # Which values numbers without stated values have in a case; drawn, if it does not say.
 SCALARS = ("default", "zero", "negative", "large", "hundreds")
 # Which values floating tensors without stated values have in a case; from a normal distribution, if it does not say.
-EIGHTHS, SMALL = "eighths", "small"
-VALUES = ("large", "confident", "shifted", "inf", "nan", "tiny", EIGHTHS, "low", SMALL)
+CONFIDENT, EIGHTHS, SMALL = "confident", "eighths", "small"
+VALUES = ("large", CONFIDENT, "shifted", "inf", "nan", "tiny", EIGHTHS, "low", SMALL)
 # The same of integer tensors, where integers are computed from integers: past the integers of float32, and up to near
 # the largest of their dtype.
 MILLIONS, WIDE = "millions", "wide"
@@ -34,13 +35,18 @@ SCALAR_BOUNDS = ("lowest", "highest")
 RUNS = "runs"
 # Scores of a model that is sure, and places of the largest ones among integers that are places in them.
 TARGETS = "targets"
+# Of float16 only: numbers whose squares float16 does not have.
+HUGE = "huge"
 # All that ``values`` of a case may be.
-OF_TENSORS = (*VALUES, MILLIONS, WIDE, BOUNDS, RUNS, TARGETS)
+OF_TENSORS = (*VALUES, HUGE, MILLIONS, WIDE, BOUNDS, RUNS, TARGETS)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call's inputs. ``sizes`` gives each dim (a tuple for ``*name``), ``dtypes`` each dtype class."""
+    """One call's inputs. ``sizes`` gives each dim (a tuple for ``*name``), ``dtypes`` each dtype class.
+
+    The dims ``_`` of one axis are called ``_0``, ``_1``, …; one of them has another size under ``own_size_name``.
+    """
 
     sizes: tuple[tuple[str, Size], ...]
     dtypes: tuple[tuple[str, torch.dtype], ...]
@@ -56,6 +62,8 @@ class Case:
     values: str = ""
     # The number of processes in each process group.
     ranks: int = 1
+    # The values of options, such as flags, by name; the others are drawn.
+    options: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         parts = [] if self.sample is None else [f"sample={self.sample}"]
@@ -69,6 +77,7 @@ class Case:
         parts += [f"scalars={self.scalars}"] * bool(self.scalars) + [f"values={self.values}"] * bool(self.values)
         parts += [f"ranks={self.ranks}"] * (self.ranks != 1)
         parts += [f"absent={self.without}"] * bool(self.without)
+        parts += [f"{name}={value}" for name, value in self.options]
         return " ".join(parts + ["optional=absent"] * self.absent)
 
     def has(self, argument: str, *, is_optional: bool) -> bool:
@@ -82,13 +91,35 @@ class Case:
         return next((d for d in found if d.is_floating_point or d.is_complex), found[0] if found else None)
 
     @property
+    def branch(self) -> tuple[object, ...]:
+        """Which optional arguments are absent, and the options that are chosen."""
+        return self.absent, self.without, self.options
+
+    @property
     def is_plain(self) -> bool:
         """Whether numbers and tensors have ordinary values."""
         return not self.values and self.scalars in ("", "default")
 
     def with_size(self, name: str, size: Size) -> Case:
         """The same case with another size of one dim."""
-        return dataclasses.replace(self, sizes=tuple((n, size if n == name else s) for n, s in self.sizes))
+        return dataclasses.replace(self, sizes=tuple({**dict(self.sizes), name: size}.items()))
+
+
+def is_as_long(case: Case, other: Case) -> bool:
+    """Whether the longest dim of another case is at least as long in this one."""
+    lengths = {name: longest_of(size) for name, size in other.sizes}
+    name = max(lengths, key=lengths.__getitem__, default="")
+    return name != "" and longest_of(dict(case.sizes).get(name, 0)) >= lengths[name]
+
+
+def own_size_name(argument: str, axis: int) -> str:
+    """The name under which a case gives one argument's ``_`` another size than the same axis of others has."""
+    return f"{argument}[{axis}]"
+
+
+def longest_of(size: Size) -> int:
+    """The size, or the longest of several axes (0 if there are none)."""
+    return max(size, default=0) if isinstance(size, tuple) else size
 
 
 def show_size(size: Size) -> str:

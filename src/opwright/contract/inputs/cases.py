@@ -20,14 +20,18 @@ from opwright.contract.inputs.arguments import (
     has_free_integers,
     has_free_numbers,
     has_free_tensors,
+    has_half_tensors,
     has_masks,
     has_ranges,
     has_ranges_of_floats,
     optional_arguments,
 )
+from opwright.contract.inputs.arranged import has_arranged_floats
 from opwright.contract.inputs.case import (
     BOUNDS,
+    CONFIDENT,
     EIGHTHS,
+    HUGE,
     MILLIONS,
     RUNS,
     SCALAR_BOUNDS,
@@ -36,12 +40,16 @@ from opwright.contract.inputs.case import (
     VALUES,
     WIDE,
     Case,
+    longest_of,
+    own_size_name,
 )
-from opwright.contract.inputs.layouts import FAR, FAR_STRIDES, layouts_of
+from opwright.contract.inputs.layouts import FAR_STRIDES, FARS, far_axis, layouts_of
+from opwright.contract.inputs.options import option_sets
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import (
     MOST_ELEMENTS,
     admissible,
+    axes_of_any_size,
     base_case,
     dtypes_to_check,
     elements,
@@ -50,10 +58,11 @@ from opwright.contract.inputs.sizes import (
     like,
     tiled,
     varied,
+    whole_beside_past,
     with_long_remainders,
 )
 from opwright.contract.inputs.targets import targets
-from opwright.contract.shapes.dims import NamedDim
+from opwright.contract.shapes.dims import AnyDim, NamedDim, VariadicDim, size_name
 
 __all__ = ["cases"]
 
@@ -61,6 +70,8 @@ __all__ = ["cases"]
 _TYPICAL_ELEMENTS = 1 << 16
 _LONG = 2048
 _SIDE = 6
+# So many choices of options are tried with strided arguments, too.
+_FEW_SETS = 3
 # Values that every dtype is tried with; the others only the first one.
 _VALUES_OF_EACH_DTYPE = ("large", "shifted")
 
@@ -75,7 +86,7 @@ def cases(
     far: bool = True,
     ranks: int = 1,
 ) -> list[Case]:
-    """The derived cases, smallest first within a dtype and layout.
+    """The derived cases, smallest first within a dtype and layout, those with a long dim last.
 
     Args:
         level: ``smoke`` (a few sizes in one dtype), ``quick`` or ``full`` (more sizes, every layout in every dtype).
@@ -96,8 +107,12 @@ def cases(
     if level == "smoke":
         return list(dict.fromkeys(c for case in _smoke(contract, reach) if (c := admissible(contract, case))))
     found = _all(contract, level, allowed, reach, combinations)
+    if admits is not None:
+        found += [case for case in _with_sizes_apart(contract, reach.base) if admits(case)]
     least = functools.cache(functools.partial(_least_results, contract))
-    return [case for case in found if (far or case.layout != FAR) and _has_small_results(contract, case, level, least)]
+    return [
+        case for case in found if (far or case.layout not in FARS) and _has_small_results(contract, case, level, least)
+    ]
 
 
 # What a tensor costs at least, in elements: lists may have one for each row.
@@ -110,7 +125,7 @@ def _has_small_results(contract: Contract, case: Case, level: str, least: Callab
     Args:
         least: how many elements the results have at least, which is the same for all layouts.
     """
-    if case.sample is not None or case.layout == FAR or elements(contract, case) < _LONG:
+    if case.sample is not None or case.layout in FARS or elements(contract, case) < _LONG:
         return True
     return least(dataclasses.replace(case, layout="contiguous")) <= 4 * MOST_ELEMENTS[level]
 
@@ -136,9 +151,7 @@ def _all(
     large = _large(contract, reach)
     some = [base, *large[-2:]]
     found = [*by_size, *large, *_arranged(contract, reach, some, layouts), *_vectors(contract, reach, layouts)]
-    if optional := optional_arguments(contract):
-        found.append(dataclasses.replace(base, absent=True))
-        found += [dataclasses.replace(base, without=name) for name in optional if len(optional) > 1]
+    found += _branches(contract, base, large[-1], layouts)
     found += _with_values(contract, some, VALUES)
     long = [c for c in by_size if _longest(c) > _LONG]
     found += _past_large_tiles(contract, _shortest(long))
@@ -153,19 +166,34 @@ def _all(
         last = dataclasses.replace(some[-1], dtypes=dtypes)
         found += _with_values(contract, [last], VALUES if level == "full" else _VALUES_OF_EACH_DTYPE)
     if has_lists(contract):
-        found += [dataclasses.replace(base, lists=count) for count in (0, 1, 2, 5, 33)]
+        found += [dataclasses.replace(base, lists=count) for count in (0, 1, 2, 5, 33, 111)]
     found += _typical(contract, base)
     found += _square(contract, base)
+    if not reach.is_known:
+        found += whole_beside_past(contract, base)
     found.append(base)
     small_enough = [c for c in dict.fromkeys(found) if elements(contract, c) <= MOST_ELEMENTS[level]]
     derived = sorted(
-        small_enough, key=lambda c: (combinations.index(c.dtypes), layouts.index(c.layout), elements(contract, c))
-    )
+        small_enough,
+        key=lambda c: (  # long dims last: a kernel may take long to compile for them
+            combinations.index(c.dtypes), layouts.index(c.layout), max(_longest(c), _LONG), elements(contract, c)
+        ),
+    )  # fmt: skip
     return [*derived, *_own_samples(contract, allowed)]
 
 
+def _with_sizes_apart(contract: Contract, base: Case) -> Iterator[Case]:
+    """Cases in which the ``_`` of one argument is longer than that of the same axis of others, or has size 1."""
+    first: dict[str, str] = {}
+    for argument, axis, shared in axes_of_any_size(contract):
+        if first.setdefault(shared, argument) != argument:
+            size = dict(base.sizes)[shared]
+            assert isinstance(size, int)  # one axis
+            yield from (base.with_size(own_size_name(argument, axis), other) for other in (size + 4, 1))
+
+
 def _longest(case: Case) -> int:
-    return max((max(s, default=0) if isinstance(s, tuple) else s for _, s in case.sizes), default=0)
+    return max((longest_of(size) for _, size in case.sizes), default=0)
 
 
 def _shortest(long: Sequence[Case]) -> list[Case]:
@@ -208,13 +236,26 @@ def _arranged(contract: Contract, reach: Reach, some: Sequence[Case], layouts: S
     found = [
         dataclasses.replace(c, layout=layout)
         for layout in layouts
-        if layout != FAR
+        if layout not in FARS
         for c in (some if ":" not in layout else (some[0], some[-1]))
     ]
-    if FAR in layouts:
-        few = (_with_rows(contract, case, rows) for case in some[:1] for rows in FAR_STRIDES)
-        found += [dataclasses.replace(c, layout=FAR) for c in few if c is not None]
+    for layout in (layout for layout in FARS if layout in layouts):
+        few = (_with_far(contract, some[0], layout, size) for size in FAR_STRIDES)
+        found += [dataclasses.replace(c, layout=layout) for c in few if c is not None]
     return [c for c in found if c.layout != reach.base.layout]
+
+
+def _branches(contract: Contract, base: Case, large: Case, layouts: Sequence[str]) -> Iterator[Case]:
+    """Cases of each branch that a kernel may have: optional arguments that are absent, and each choice of options, at
+    sizes past a tile; a few strided."""
+    strided = [dataclasses.replace(base, layout="sliced")] * ("sliced" in layouts)
+    if optional := optional_arguments(contract):
+        yield from (dataclasses.replace(c, absent=True) for c in (base, large, *strided))
+        if len(optional) > 1:
+            yield from (dataclasses.replace(c, without=name) for name in optional for c in (base, large))
+    sets = option_sets(contract)
+    for options in sets:
+        yield from (dataclasses.replace(c, options=options) for c in (large, *strided[: len(sets) <= _FEW_SETS]))
 
 
 def _vectors(contract: Contract, reach: Reach, layouts: Sequence[str]) -> Iterator[Case]:
@@ -228,12 +269,14 @@ def _vectors(contract: Contract, reach: Reach, layouts: Sequence[str]) -> Iterat
             )
 
 
-def _with_rows(contract: Contract, case: Case, rows: int) -> Case | None:
-    """The case with so many rows in its first dims, which then may lie far apart."""
+def _with_far(contract: Contract, case: Case, layout: str, size: int) -> Case | None:
+    """The case with another size of the dims whose elements lie far apart."""
     for argument in contract.signature.arguments:
         dims = argument.tensor.dims if argument.tensor else ()
-        if len(dims) > 1 and isinstance(dims[0], NamedDim):
-            case = case.with_size(dims[0].name, rows)
+        axis = far_axis(layout, len(dims))
+        of_known_rank = axis == 0 or not any(isinstance(dim, VariadicDim) for dim in dims)
+        if len(dims) > 1 and of_known_rank and isinstance(dim := dims[axis], NamedDim | AnyDim):
+            case = case.with_size(str(size_name(dim, axis)), size)
     return admissible(contract, case)
 
 
@@ -244,6 +287,10 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
             yield from (dataclasses.replace(case, values=kind) for kind in values)
         elif has_ranges_of_floats(contract):
             yield dataclasses.replace(case, values=EIGHTHS)
+        elif case is some[-1] and has_arranged_floats(contract):
+            yield from (dataclasses.replace(case, values=kind) for kind in (CONFIDENT, EIGHTHS))
+        if case is some[-1] and has_half_tensors(contract, case):
+            yield dataclasses.replace(case, values=HUGE)
         if has_free_integers(contract, case):
             yield from (dataclasses.replace(case, values=kind) for kind in (MILLIONS, WIDE))
         if has_free_numbers(contract):

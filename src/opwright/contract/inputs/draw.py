@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from opwright.contract.dtypes import short
-from opwright.contract.inputs.case import BOUNDS, EIGHTHS, MILLIONS, RUNS, SMALL, TARGETS, WIDE
+from opwright.contract.inputs.arranged import draw_by, draw_probabilities
+from opwright.contract.inputs.case import BOUNDS, CONFIDENT, EIGHTHS, HUGE, MILLIONS, RUNS, SMALL, TARGETS, WIDE
 from opwright.contract.values import Values, draw_range, is_representable
 from opwright.errors import CheckError
 
@@ -30,8 +31,8 @@ def draw(
 
     Args:
         env: sizes of dims and values of int arguments.
-        unstated: one of the case's VALUES, for floats of which none are stated; WIDE, for such integers; RUNS, for
-            masks; BOUNDS, for stated ranges.
+        unstated: one of the case's VALUES, for floats of which none are stated or that go together; WIDE, for such
+            integers; RUNS, for masks; BOUNDS, for stated ranges.
 
     Raises:
         CheckError: there are no such values for these sizes, or in this dtype.
@@ -48,7 +49,7 @@ def draw(
     except (ZeroDivisionError, OverflowError) as error:
         raise CheckError(f"a bound of the values cannot be computed: {error}", fix="choose other sizes") from None
     if chosen.draw is not None:
-        return _drawn_by(chosen.draw, shape, dtype, generator)
+        return draw_by(chosen.draw, shape, dtype, generator, unstated)
     for value in (*chosen.one_of, *chosen.also):
         if not is_representable(value, dtype):
             raise CheckError(f"{short(dtype)} has no value {value!r}", fix="choose another dtype")
@@ -57,6 +58,8 @@ def draw(
     if chosen.one_of:
         index = torch.randint(len(chosen.one_of), shape, generator=generator)
         return torch.tensor(chosen.one_of, dtype=dtype)[index]
+    if chosen.arrangement == "probabilities":
+        return draw_probabilities(shape, dtype, chosen, generator, unstated)
     if chosen.arrangement in _ARRANGED:
         return _ARRANGED[chosen.arrangement](shape, dtype, chosen, generator)
     drawn = _draw_each(shape, dtype, chosen, generator)
@@ -70,7 +73,7 @@ def draw(
         drawn = torch.where(picked, instead[torch.randint(len(chosen.also), shape, generator=generator)], drawn)
     if chosen.zeros:
         drawn = drawn.masked_fill(torch.rand(shape, generator=generator) < chosen.zeros, 0)
-    return _sorted(drawn) if chosen.arrangement == "sorted" else drawn
+    return _sorted(drawn, chosen) if chosen.arrangement in ("sorted", "descending") else drawn
 
 
 def is_mask(dtype: torch.dtype, stated: Values | None) -> bool:
@@ -132,27 +135,11 @@ def _wide(shape: Shape, dtype: torch.dtype, most_bits: int, generator: torch.Gen
     return (signs * sizes).to(dtype)
 
 
-def _sorted(drawn: torch.Tensor) -> torch.Tensor:
+def _sorted(drawn: torch.Tensor, chosen: Values) -> torch.Tensor:
     if not drawn.dim():
         return drawn
     wide = drawn.double() if drawn.is_floating_point() else drawn  # torch sorts no float8
-    return wide.sort(-1).values.to(drawn.dtype)
-
-
-def _drawn_by(
-    function: Callable[[Shape, torch.Generator], torch.Tensor],
-    shape: Shape,
-    dtype: torch.dtype,
-    generator: torch.Generator,
-) -> torch.Tensor:
-    drawn = function(shape, generator)
-    if not isinstance(drawn, torch.Tensor) or drawn.shape != torch.Size(shape):
-        got = f"shape {list(drawn.shape)}" if isinstance(drawn, torch.Tensor) else type(drawn).__name__
-        raise CheckError(
-            f"the function of ow.drawn_by returned {got}, expected a tensor of shape {list(shape)}",
-            fix="return a tensor of the shape that it is given",
-        )
-    return drawn.detach().cpu().to(dtype)
+    return wide.sort(-1, descending=chosen.arrangement == "descending").values.to(drawn.dtype)
 
 
 def _draw_each(shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
@@ -213,16 +200,13 @@ def _draw_offsets(shape: Shape, dtype: torch.dtype, chosen: Values, generator: t
     return torch.cat([ends, between, ends + total], -1).to(dtype)
 
 
-def _draw_probabilities(shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
-    drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
-    return (drawn.softmax(-1) if shape else torch.ones(())).to(dtype)
-
-
 def _draw_well_conditioned(
     shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator
 ) -> torch.Tensor:
     if len(shape) < 2:
-        raise CheckError(f"the shape {list(shape)} is no matrix", fix="give the argument at least two axes")
+        raise CheckError(
+            f"the shape must have two axes or more, got {list(shape)}", fix="give the argument at least two axes"
+        )
     *batch, rows, columns = shape
     rank = min(rows, columns)
 
@@ -293,7 +277,7 @@ def _in_eighths(drawn: torch.Tensor, chosen: Values) -> torch.Tensor:
 _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torch.Tensor]] = {
     "large": _large,
     # As logits of a sure model: exp of them overflows, and its largest term is nearly all of a sum.
-    "confident": lambda normal, dtype, generator: (30 * normal).to(dtype),
+    CONFIDENT: lambda normal, dtype, generator: (30 * normal).to(dtype),
     # Differences from the mean are small beside the values.
     "shifted": lambda normal, dtype, generator: (normal + 100).to(dtype),
     "inf": _sprinkled(math.inf, -math.inf),
@@ -303,6 +287,7 @@ _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torc
     # As what is masked by a large negative number: a maximum that begins at -1e4 is none.
     "low": lambda normal, dtype, generator: (300 * normal - 30_000).to(dtype),
     SMALL: _small,
+    HUGE: lambda normal, dtype, generator: (normal * (700 if dtype is torch.float16 else 1)).to(dtype),
     # The largest term of a sum of exp is most of it, and the others are not nothing.
     TARGETS: lambda normal, dtype, generator: (10 * normal).to(dtype),
 }
@@ -310,7 +295,6 @@ _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torc
 _ARRANGED: dict[str, Callable[[Shape, torch.dtype, Values, torch.Generator], torch.Tensor]] = {
     "unique": _draw_unique,
     "offsets": _draw_offsets,
-    "probabilities": _draw_probabilities,
     "positive definite": _draw_well_conditioned,
     "well conditioned": _draw_well_conditioned,
 }

@@ -13,7 +13,18 @@ from opwright.contract.contract import Contract
 from opwright.contract.shapes.dims import Dim, NamedDim, VariadicDim
 from opwright.contract.signature import Argument
 
-__all__ = ["BROADCAST", "FAR", "FAR_STRIDES", "LAYOUTS", "SHARED", "arrange", "layouts_of"]
+__all__ = [
+    "BROADCAST",
+    "FAR",
+    "FARS",
+    "FAR_INNER",
+    "FAR_STRIDES",
+    "LAYOUTS",
+    "SHARED",
+    "arrange",
+    "far_axis",
+    "layouts_of",
+]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "padded", "permuted", "offset", "expanded", "repeated")
 # Those in which elements share an address.
@@ -23,6 +34,9 @@ BROADCAST = "broadcast"
 # Rows lie so far apart that a 32-bit offset overflows: of two, the stride itself does; of three, only its product with
 # the number of a row. Only what is used of the memory is real.
 FAR = "far"
+# The same of an inner axis: of a matrix the columns, else the last axis but one, as the steps of a scan.
+FAR_INNER = "far_inner"
+FARS = (FAR, FAR_INNER)
 FAR_STRIDES = {2: 2**31 + 64, 3: 2**30 + 64}
 # Elements before the first one, by the place of the argument: aligned for vectors of some sizes, and not of others.
 _OFFSETS = (1, 2, 4, 3, 8, 5)
@@ -46,7 +60,7 @@ def layouts_of(contract: Contract) -> tuple[str, ...]:
     usual = [layout for layout in LAYOUTS if layout != "permuted" or not flat]  # of a matrix, it is "transposed"
     if not any(map(_has_rows, tensors)):
         usual.remove("repeated")  # of a vector, it is "expanded"
-    return (*usual, *[FAR] * far, *alone, *_broadcast(tensors))
+    return (*usual, *FARS[: 2 * far], *alone, *_broadcast(tensors))
 
 
 def _broadcast(tensors: Sequence[Argument]) -> list[str]:
@@ -104,14 +118,22 @@ def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> t
         before = _OFFSETS[place % len(_OFFSETS)]
         memory = _poisoned((before + values.numel() + 1,), values.dtype, device)
         return memory[before : before + values.numel()].view(values.shape).copy_(values)
-    if layout == FAR and rank >= 2 and values.shape[0] in FAR_STRIDES and values.numel():
-        stride = FAR_STRIDES[values.shape[0]]
-        _refuse_without_memory(values.shape[0] * stride * values.element_size(), device)
-        inner = values[0].contiguous().stride()
-        with _memory_as_it_is():
-            far = torch.empty_strided(values.shape, (stride, *inner), dtype=values.dtype, device=device)
-        return far.copy_(values)
+    if layout in FARS and rank >= 2 and values.numel():
+        axis = far_axis(layout, rank)
+        size = values.shape[axis]
+        if size in FAR_STRIDES:
+            _refuse_without_memory(size * FAR_STRIDES[size] * values.element_size(), device)
+            strides = [*values.select(axis, 0).contiguous().stride()]
+            strides.insert(axis, FAR_STRIDES[size])
+            with _memory_as_it_is():
+                far = torch.empty_strided(values.shape, strides, dtype=values.dtype, device=device)
+            return far.copy_(values)
     return values.to(device, copy=True)
+
+
+def far_axis(layout: str, rank: int) -> int:
+    """The axis whose elements lie far apart."""
+    return 0 if layout == FAR else max(1, rank - 2)
 
 
 def _refuse_without_memory(size: int, device: str) -> None:

@@ -9,8 +9,9 @@ import torch
 from opwright import tree
 from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.case import Case
-from opwright.contract.shapes.dims import NamedDim, VariadicDim
+from opwright.contract.inputs.case import Case, Size, own_size_name
+from opwright.contract.shapes.dims import AnyDim, NamedDim, VariadicDim, size_name
+from opwright.contract.signature import Argument
 from opwright.errors import ArgumentError, CheckError
 
 __all__ = ["sample_arguments", "sample_cases"]
@@ -38,7 +39,7 @@ def sample_arguments(contract: Contract, number: int) -> tuple[Any, ...]:
         arguments = fill(contract, positional, named)
         bind(contract, arguments)
     except ArgumentError as error:
-        raise CheckError(f"sample {number} of op.samples is no call: {error.message}", fix=error.fix) from error
+        raise CheckError(f"sample {number} of op.samples must be a call: {error.message}", fix=error.fix) from error
     # A lazy negation, as of the imaginary part of a conjugate, cannot be copied as memory; a lazy conjugation can.
     return tuple(tree.map_tensors(torch.Tensor.resolve_neg, list(arguments)))
 
@@ -53,12 +54,28 @@ def _case(contract: Contract, number: int) -> Case:
     arguments = sample_arguments(contract, number)
     binding = bind(contract, arguments)
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
-    names = dict.fromkeys(
-        d.name for t in tensors for d in t.dims if isinstance(d, NamedDim | VariadicDim) and d.name in binding.sizes
-    )
-    sizes = tuple((str(name), binding.sizes[name]) for name in names)
+    sizes: dict[str, Size] = {}
+    for argument, value in zip(contract.signature.arguments, arguments, strict=True):
+        for axis, dim in enumerate(argument.tensor.dims if argument.tensor else ()):
+            if isinstance(dim, NamedDim | VariadicDim) and dim.name in binding.sizes:
+                sizes[dim.name] = binding.sizes[dim.name]
+            elif isinstance(dim, AnyDim):
+                sizes |= _size_of_any(argument, axis, value, sizes)
     classes = dict.fromkeys(t.dtype_class for t in tensors if len(t.dtypes) > 1 and t.dtype_class in binding.dtypes)
     dtypes = tuple((name, binding.dtypes[name]) for name in classes)
     if not dtypes:
         dtypes = tuple((tensors[0].dtype_class, t.dtype) for t in tree.tensors(list(arguments))[:1])
-    return Case(sizes, dtypes, sample=number)
+    return Case(tuple(sizes.items()), dtypes, sample=number)
+
+
+def _size_of_any(argument: Argument, axis: int, value: Any, known: dict[str, Size]) -> dict[str, Size]:
+    """The size that a ``_`` has in a sample, where the same axis of another argument has none or another one."""
+    found = tree.tensors([value])
+    if argument.tensor is None or not found:
+        return {}
+    dims = argument.tensor.dims
+    is_after = any(isinstance(dim, VariadicDim) for dim in dims[:axis])
+    size, shared = found[0].shape[axis - len(dims) if is_after else axis], str(size_name(dims[axis], axis))
+    if known.get(shared) == size:
+        return {}
+    return {own_size_name(argument.name, axis) if shared in known else shared: size}

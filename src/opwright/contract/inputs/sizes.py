@@ -15,14 +15,16 @@ from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import env_of, shape_of
 from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.samples import sample_arguments
-from opwright.contract.shapes.dims import NamedDim, VariadicDim
-from opwright.contract.shapes.relations import nearest
+from opwright.contract.shapes.dims import AnyDim, VariadicDim, size_name
+from opwright.contract.shapes.search import nearest
 from opwright.contract.signature import Kind
 from opwright.errors import CheckError
 
 __all__ = [
-    "MOST_ELEMENTS", "admissible", "base_case", "boundaries", "dtypes_to_check", "elements", "has_lists", "in_step",
-    "like", "sizes_of", "smaller", "tiled", "varied", "with_long_remainders",
+    "MOST_ELEMENTS", "admissible", "axes_of_any_size", "base_case", "boundaries", "dtypes_to_check", "elements",
+    "elements_of_arguments", "has_lists", "in_step", "like", "sizes_of", "smaller", "tiled", "varied",
+    "whole_beside_past",
+    "with_long_remainders",
 ]  # fmt: skip
 
 # Around powers of two; and between them, so that what is left of vectors and tiles of any size has many lengths.
@@ -39,6 +41,9 @@ _TILED = ((131, 137, 139, 149), (67, 71, 73, 79), (35, 37, 39, 41), (17, 19, 18,
 # The same with long remainders.
 _TILED_LONG = ((155, 151, 147, 157), (91, 59, 61, 63), (47, 43, 46, 45), (30, 28, 31, 26))
 _TILED_ELEMENTS = 1 << 17
+# A whole tile of every usual size, and one past it; the first that are not too large.
+_WHOLE_AND_PAST = ((128, 129), (64, 65), (32, 33))
+_WHOLE_ELEMENTS, _MOST_OF_WHOLE = 1 << 15, 6
 # The maximum number of elements in one argument of a derived case.
 MOST_ELEMENTS = {"smoke": 1 << 18, "quick": 1 << 19, "full": 1 << 22}
 _CHECKED = (
@@ -97,14 +102,20 @@ def base_case(contract: Contract, ranks: int | None = None) -> Case:
         ranks = dist.get_world_size() if contract.signature.groups and dist.is_initialized() else 1
     sizes: dict[str, Size] = {}
     for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
-        for dim in tensor.dims:
-            if isinstance(dim, VariadicDim):
-                sizes.setdefault(dim.name or "...", (3, 5))
-            elif isinstance(dim, NamedDim):
-                sizes.setdefault(dim.name, _BASE[len(sizes) % len(_BASE)])
+        for axis, dim in enumerate(tensor.dims):
+            if (name := size_name(dim, axis)) is not None:
+                sizes.setdefault(name, (3, 5) if isinstance(dim, VariadicDim) else _BASE[len(sizes) % len(_BASE)])
     dtypes = dtypes_to_check(contract, None)
     case = Case(tuple(sizes.items()), dtypes[0] if dtypes else (), ranks=ranks)
     return admissible(contract, case) or case
+
+
+def axes_of_any_size(contract: Contract) -> Iterator[tuple[str, int, str]]:
+    """Each axis ``_``: the argument's name, the axis, and the name under which cases give its size."""
+    for argument in contract.signature.arguments:
+        for axis, dim in enumerate(argument.tensor.dims if argument.tensor else ()):
+            if isinstance(dim, AnyDim):
+                yield argument.name, axis, str(size_name(dim, axis))
 
 
 def varied(contract: Contract, base: Case, names: Collection[str], size: Size) -> Case | None:
@@ -144,6 +155,47 @@ def with_long_remainders(contract: Contract, base: Case) -> Case | None:
     if not base.sizes or (len(base.sizes) == 1 and not isinstance(base.sizes[0][1], tuple)):
         return None
     return _first_small_enough(contract, base, [name for name, _ in base.sizes], _TILED_LONG)
+
+
+def whole_beside_past(contract: Contract, base: Case) -> list[Case]:
+    """Cases in which some dims are whole tiles and others are one past a tile, so that each dim is a whole tile beside
+    each other one that is not: a loop over tiles may take its end from the wrong dim. Other dims are small."""
+    names = [name for name, size in reversed(base.sizes) if isinstance(size, int)]  # batches come first, tiles last
+    open_pairs = dict.fromkeys(itertools.permutations(names, 2))
+    small, found = _at_most(base, 2), list[Case]()
+    while open_pairs and len(found) < _MOST_OF_WHOLE:
+        whole, past = next(iter(open_pairs))
+        is_whole = {whole: True, past: False}
+        case = _with_tiles(contract, small, is_whole)
+        for name in names if case is not None else ():  # one case for as many pairs as fit into it
+            for choice in (True, False) if name not in is_whole else ():
+                covered = [p for p in _covered({**is_whole, name: choice}) if p in open_pairs and name in p]
+                larger = _with_tiles(contract, small, {**is_whole, name: choice}) if covered else None
+                if larger is not None:
+                    case, is_whole = larger, {**is_whole, name: choice}
+                    break
+        for pair in ((whole, past), *_covered(is_whole)):
+            open_pairs.pop(pair, None)
+        if case is not None:
+            found.append(case)
+    return list(dict.fromkeys(found))
+
+
+def _covered(is_whole: Mapping[str, bool]) -> Iterator[tuple[str, str]]:
+    return ((a, b) for a, b in itertools.permutations(is_whole, 2) if is_whole[a] and not is_whole[b])
+
+
+def _with_tiles(contract: Contract, base: Case, is_whole: Mapping[str, bool]) -> Case | None:
+    """Sizes of a whole tile, and of one more, for some dims: the largest such case that is not too large, if the
+    contract's conditions allow these sizes."""
+    for whole, past in _WHOLE_AND_PAST:
+        case = base
+        for name, is_one in is_whole.items():
+            case = case.with_size(name, whole if is_one else past)
+        found = admissible(contract, case, keep=is_whole)
+        if found is not None and elements(contract, found) <= _WHOLE_ELEMENTS:
+            return found
+    return None
 
 
 def _first_small_enough(
@@ -192,11 +244,17 @@ def elements(contract: Contract, case: Case) -> int:
     """The number of elements in the largest tensor of a case (0 if its sizes contradict each other)."""
     if case.sample is not None:
         return max((t.numel() for t in tree.tensors(list(sample_arguments(contract, case.sample)))), default=0)
+    return max(elements_of_arguments(contract, case).values(), default=0)
+
+
+def elements_of_arguments(contract: Contract, case: Case) -> dict[str, int]:
+    """The number of elements of each tensor argument of a derived case; none if its sizes contradict each other."""
+    tensors = [a for a in contract.signature.arguments if a.tensor]
     try:
-        shapes = [shape_of(a.tensor, env_of(contract, case)) for a in contract.signature.arguments if a.tensor]
+        env = env_of(contract, case)
+        return {argument.name: math.prod(shape_of(argument, env)) for argument in tensors}
     except CheckError:
-        return 0
-    return max((math.prod(s) for s in shapes), default=0)
+        return {}
 
 
 def has_lists(contract: Contract) -> bool:
@@ -214,6 +272,8 @@ def smaller(contract: Contract, case: Case) -> Iterator[Case]:
         yield dataclasses.replace(case, scalars="")
     if case.without:
         yield dataclasses.replace(case, without="")
+    if case.options:
+        yield dataclasses.replace(case, options=())
     if case.layout != "contiguous":
         yield dataclasses.replace(case, layout="contiguous")
     if has_lists(contract):

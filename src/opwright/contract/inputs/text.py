@@ -10,10 +10,11 @@ import torch
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arguments import optional_arguments
-from opwright.contract.inputs.case import MOST_LISTS, OF_TENSORS, SCALAR_BOUNDS, SCALARS, Case, Size
+from opwright.contract.inputs.case import MOST_LISTS, OF_TENSORS, SCALAR_BOUNDS, SCALARS, Case, Size, own_size_name
 from opwright.contract.inputs.layouts import layouts_of
+from opwright.contract.inputs.options import choices_of
 from opwright.contract.inputs.samples import sample_cases
-from opwright.contract.inputs.sizes import admissible, base_case
+from opwright.contract.inputs.sizes import admissible, axes_of_any_size, base_case
 from opwright.errors import CheckError
 
 __all__ = ["parse_case"]
@@ -26,6 +27,7 @@ def parse_case(contract: Contract, text: str) -> Case:
         return _parse_sample(contract, values, text)
     case = base_case(contract)
     given = [n for n, _ in case.sizes if n in values]
+    case = _with_own_sizes(contract, case, values)
     sizes = tuple((n, _parse_size(values.pop(n), s, text) if n in values else s) for n, s in case.sizes)
     classes = [name for name, _ in case.dtypes]
     if "dtype" in values and len(classes) == 1:
@@ -36,6 +38,7 @@ def parse_case(contract: Contract, text: str) -> Case:
     lists = int(_parse_size(values.pop("lists", str(MOST_LISTS)), MOST_LISTS, text))  # type: ignore[arg-type]
     scalars = _one_of(values.pop("scalars", ""), "scalars", (*SCALARS, *SCALAR_BOUNDS), text)
     of_tensors = _one_of(values.pop("values", ""), "values", OF_TENSORS, text)
+    options = _parse_options(contract, values, text)
     ranks = int(_parse_size(values.pop("ranks", "1"), 1, text)) if contract.signature.groups else 1  # type: ignore[arg-type]
     if values or layout not in layouts_of(contract):
         known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional",
@@ -46,13 +49,30 @@ def parse_case(contract: Contract, text: str) -> Case:
             fix=f"it knows {', '.join(known)}; layouts are {', '.join(layouts_of(contract))}",
         )
     _refuse_other_dtypes(contract, dtypes, text)
-    case = Case(sizes, dtypes, layout, absent, without, lists=lists, scalars=scalars, values=of_tensors, ranks=ranks)
+    case = Case(
+        sizes, dtypes, layout, absent, without, lists=lists, scalars=scalars, values=of_tensors, ranks=ranks,
+        options=options,
+    )  # fmt: skip
     fitted = admissible(contract, case, keep=given)
     if fitted is None:
         raise CheckError(
             f"no sizes of the case {text!r} satisfy {' and '.join(map(str, contract.where))}", fix="choose other sizes"
         )
     return fitted
+
+
+def _with_own_sizes(contract: Contract, case: Case, given: Iterable[str]) -> Case:
+    """The case with the sizes that a text gives to ``_`` of single arguments; their values follow."""
+    for argument, axis, _ in axes_of_any_size(contract):
+        if (name := own_size_name(argument, axis)) in given:
+            case = case.with_size(name, 0)
+    return case
+
+
+def _parse_options(contract: Contract, values: dict[str, str], text: str) -> tuple[tuple[str, str], ...]:
+    known = {a.name: tuple(map(str, choices_of(a))) for a in contract.signature.arguments}
+    given = [name for name in known if known[name] and name in values]
+    return tuple((name, _one_of(values.pop(name), name, known[name], text)) for name in given)
 
 
 def _split(text: str) -> dict[str, str]:

@@ -144,8 +144,11 @@ def difference(
         return f"{where} is {_described(came)}, NumPy's {_described(expected)}"
     if isinstance(expected, float | complex):
         return values_differ(np.asarray(expected), np.asarray(came), where)
-    same = expected is came or not isinstance(expected, str | bytes | int | bool) or expected == came
+    same = expected is came or (isinstance(expected, _COMPARABLE) and expected == came)
     return "" if same else f"{where} is {came!r}, NumPy's {expected!r}"
+
+
+_COMPARABLE = (str, bytes, int, bool, range, slice, set, frozenset, np.dtype)
 
 
 def _array_difference(expected: Any, came: Any, single: bool, classes: bool, where: str, coarsest: float) -> str:

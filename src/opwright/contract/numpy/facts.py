@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from opwright.internals.tensors import base_of
+
 __all__ = [
     "Facts", "Memory", "NotLikeNumpyError", "facts_of", "is_scalar", "mark", "mark_detached", "note_write",
     "refuse_stale",
@@ -57,7 +59,7 @@ def facts_of(tensor: torch.Tensor) -> Facts:
     """The facts about a tensor: those noted, those of the tensor that it is a view of, or those of a new array."""
     found: Facts | None = getattr(tensor, _ATTRIBUTE, None)
     if found is None:
-        base = tensor._base
+        base = base_of(tensor)
         noted: Facts | None = getattr(base, _ATTRIBUTE, None) if base is not None else None
         found = Facts(Memory()) if noted is None else Facts(noted.memory, readonly=noted.readonly)
         if base is not None and noted is None:

@@ -13,6 +13,7 @@ import torch
 from opwright import tree
 from opwright.contract.numpy.facts import NotLikeNumpyError, facts_of, mark, mark_detached, note_write
 from opwright.contract.numpy.ufuncs import call_ufunc, constant, numpy_dtype, write_out
+from opwright.internals.tensors import base_of
 
 __all__ = ["DETACHED", "READ_ONLY", "VIEWS", "WRITERS", "call_function"]
 
@@ -97,7 +98,7 @@ def _own(tensor: Tensor, args: Sequence[Any]) -> Tensor:
 
 def _copied(name: str, tensor: Tensor, args: Sequence[Any]) -> Tensor:
     """A copy where torch returns an argument, or a view of one, and NumPy does not."""
-    if any(tensor is a for a in tree.tensors(list(args))) or tensor._base is not None or name in _MAY_ALIAS:
+    if any(tensor is a for a in tree.tensors(list(args))) or base_of(tensor) is not None or name in _MAY_ALIAS:
         return tensor.clone()
     return tensor
 
@@ -123,7 +124,7 @@ def _reduce(name: str, run: Callable[..., Any], args: Sequence[Any], keywords: d
     result = result if result.dtype == to else result.to(to)
     if out is not None:
         return write_out(out, result)
-    return mark(result.clone() if result._base is not None else result, scalar=True)
+    return mark(result.clone() if base_of(result) is not None else result, scalar=True)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -257,6 +258,19 @@ def _clip(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]
     return result if out is None else write_out(out, result)
 
 
+def _searchsorted(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """NumPy takes NaN for larger than every number, also than infinity; torch's result in an array with NaN is none."""
+    values = args[0]
+    if not (isinstance(values, Tensor) and values.dtype.is_floating_point) or len(args) < 2 or "sorter" in keywords:
+        return run(*args, **keywords)
+    sought, is_nan = torch.as_tensor(args[1]), torch.isnan(values)
+    side = args[2] if len(args) > 2 else keywords.get("side", "left")
+    numbers = (~is_nan).sum()
+    found = run(torch.where(is_nan, torch.inf, values), *args[1:], **keywords)
+    of_nan = torch.full_like(numbers, values.shape[0]) if side == "right" else numbers
+    return torch.where(torch.isnan(sought), of_nan, torch.minimum(found, numbers))
+
+
 def _unique(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
     tensor = args[0]
     if not isinstance(tensor, Tensor) or not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
@@ -319,7 +333,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "array": _array, "method astype": _astype, "astype": _astype, "method flatten": _flatten, "copy": _copy,
     "method copy": lambda run, args, keywords: mark(args[0].clone(), scalar=facts_of(args[0]).scalar),
     "diag": _diag, "full": _full, "pad": _pad, "where": _where, "clip": _clip, "unique": _unique,
-    "quantile": _quantile, "percentile": _quantile,
+    "searchsorted": _searchsorted, "quantile": _quantile, "percentile": _quantile,
     **{name: _cast_to_numpys(name) for name in sorted(_CAST_TO_NUMPYS)},
     "real_if_close": _real_if_close, "method sort": _sort_in_place, "method fill": _fill,
     "method resize": _refused("a.resize, which changes the array's size in place", "use np.resize"),

@@ -23,7 +23,9 @@ __all__ = [
     "VariadicDim",
     "evaluate",
     "names_in",
+    "names_of",
     "parse_dims",
+    "size_name",
 ]
 
 # A size: an int, or a torch.SymInt while shapes are symbolic.
@@ -133,6 +135,14 @@ def _parse_axis(axis: str) -> Dim:
     return ExprDim(axis)
 
 
+def size_name(dim: Dim, axis: int) -> str | None:
+    """The name under which a case gives the size of a dim; None if it follows from others. A ``_`` has the name of its
+    axis: such axes of several arguments have the same size in most cases, as many references need that."""
+    if isinstance(dim, NamedDim | VariadicDim):
+        return dim.name or "..."
+    return f"_{axis}" if isinstance(dim, AnyDim) else None
+
+
 def names_in(expression: str) -> set[str]:
     """The names that an expression uses. Raises ValueError if it cannot be evaluated."""
     tree = _parse_expression(expression)
@@ -140,6 +150,17 @@ def names_in(expression: str) -> set[str]:
     for node in ast.walk(tree):
         _reject_unless_known(node, expression)
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
+
+
+def names_of(dims: Iterable[Dim]) -> set[str]:
+    """The names of sizes and of ``int`` arguments that dims use."""
+    names: set[str] = set()
+    for dim in dims:
+        if isinstance(dim, ExprDim):
+            names |= names_in(dim.text)
+        elif isinstance(dim, NamedDim | VariadicDim) and dim.name is not None:
+            names.add(dim.name)
+    return names
 
 
 def _parse_expression(expression: str) -> ast.expr:

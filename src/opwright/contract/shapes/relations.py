@@ -7,12 +7,10 @@ chosen among those that satisfy them.
 from __future__ import annotations
 
 import ast
-import heapq
-import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,10 +18,7 @@ import torch
 from opwright.contract.shapes.dims import evaluate, names_in
 from opwright.internals.tensors import is_true
 
-__all__ = ["Relation", "broken", "nearest", "parse_relation"]
-
-# Combinations of sizes that a search tries before it gives up.
-_MOST_TRIES = 20_000
+__all__ = ["Relation", "broken", "parse_relation"]
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
@@ -42,12 +37,12 @@ class Relation:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(_names(self._condition, self.text))
+        return frozenset(_names(self.condition, self.text))
 
     @cached_property
     def numbers(self) -> frozenset[int]:
         """The integers that occur in it."""
-        constants = (n.value for n in ast.walk(self._condition) if isinstance(n, ast.Constant))
+        constants = (n.value for n in ast.walk(self.condition) if isinstance(n, ast.Constant))
         return frozenset(value for value in constants if isinstance(value, int))
 
     def holds(self, env: Mapping[str, Any]) -> bool:
@@ -56,12 +51,13 @@ class Relation:
         Division by zero counts as a condition that does not hold.
         """
         try:
-            return is_true(_holds(self._condition, env))
+            return is_true(_holds(self.condition, env))
         except ZeroDivisionError:
             return False
 
     @cached_property
-    def _condition(self) -> ast.expr:
+    def condition(self) -> ast.expr:
+        """It as an expression of Python."""
         return ast.parse(self.text, mode="eval").body
 
 
@@ -136,71 +132,3 @@ def _joined(conditions: Iterable[Any], is_and: bool) -> Any:
 def broken(relations: Sequence[Relation], env: Mapping[str, Any]) -> Relation | None:
     """The first relation that does not hold, among those whose names are all known."""
     return next((r for r in relations if r.names <= env.keys() and not r.holds(env)), None)
-
-
-def nearest(
-    relations: Sequence[Relation], wanted: Mapping[str, int], keep: Collection[str] = ()
-) -> dict[str, int] | None:
-    """The sizes closest to the wanted ones that satisfy the relations; None if none are found.
-
-    Relations with names that are not in ``wanted`` are ignored.
-
-    Args:
-        keep: names whose sizes must not change.
-    """
-    known = tuple(r for r in relations if r.names <= wanted.keys())
-    involved = sorted({name for r in known for name in r.names})
-    found = _search(known, tuple((name, wanted[name]) for name in involved), frozenset(keep))
-    return None if found is None else {**wanted, **dict(found)}
-
-
-@lru_cache(maxsize=4096)
-def _search(
-    relations: tuple[Relation, ...], wanted: tuple[tuple[str, int], ...], keep: frozenset[str]
-) -> tuple[tuple[str, int], ...] | None:
-    """The cheapest combination of candidates, found in the order of their costs."""
-    sizes = dict(wanted)
-    if broken(relations, sizes) is None:
-        return wanted
-    names = list(sizes)
-    choices = [[sizes[n]] if n in keep else _candidates(n, sizes, relations) for n in names]
-    costs = [[_distance(c, sizes[n]) for c in listed] for n, listed in zip(names, choices, strict=True)]
-    start = (0,) * len(names)
-    waiting, seen = [(0.0, start)], {start}
-    for _ in range(_MOST_TRIES):
-        if not waiting:
-            return None
-        _, index = heapq.heappop(waiting)
-        tried = {n: listed[i] for n, listed, i in zip(names, choices, index, strict=True)}
-        if broken(relations, tried) is None:
-            return tuple(tried.items())
-        for after in _successors(index, choices):
-            if after not in seen:
-                seen.add(after)
-                heapq.heappush(waiting, (sum(c[i] for c, i in zip(costs, after, strict=True)), after))
-    return None
-
-
-def _successors(index: tuple[int, ...], choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    for axis, i in enumerate(index):
-        if i + 1 < len(choices[axis]):
-            yield (*index[:axis], i + 1, *index[axis + 1 :])
-
-
-def _candidates(name: str, sizes: Mapping[str, int], relations: Sequence[Relation]) -> list[int]:
-    """Sizes that may satisfy a relation: the numbers in it, its other sizes, and multiples and parts of these."""
-    own = [r for r in relations if name in r.names]
-    units = {n for r in own for n in r.numbers if n > 0} | {sizes[n] for r in own for n in r.names if sizes[n] > 0}
-    found = {sizes[name], *range(9)}
-    for unit in units:
-        nearby = sizes[name] // unit
-        found |= {unit * factor for factor in (1, 2, 3, 4, 8, nearby, nearby + 1)}
-        found |= {unit // factor for factor in (2, 3, 4, 8)}
-        found |= {unit - 1, unit + 1}
-    found = {size for size in found if size >= 0}
-    return sorted(found, key=lambda size: (_distance(size, sizes[name]), size))
-
-
-def _distance(size: int, wanted: int) -> float:
-    """How far a size is from the wanted one: by its ratio, with a step for any change."""
-    return 0.0 if size == wanted else 1.0 + abs(math.log2((size + 1) / (max(wanted, 0) + 1)))

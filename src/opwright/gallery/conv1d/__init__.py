@@ -19,7 +19,7 @@ def is_narrow(x, k):
 
 
 @ow.op("gallery::conv1d")
-def conv1d(x: Float[Tensor, "n"], k: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+def conv1d(x: Float[Tensor, " n"], k: Float[Tensor, " m"]) -> Float[Tensor, " n"]:
     """``out[i] = Σ_j x[i + j] · k[j]``, with zeros past the end of ``x``; ``k`` has at least one tap.
 
     The kernel that Modular's puzzles write in Mojo and use in PyTorch and in a MAX graph.
@@ -76,7 +76,7 @@ def _(x, k):
 
 
 # MAX compiles a graph of the same Mojo code for half a minute: once for all sizes, and here for one dtype.
-conv1d.max("max_op.mojo", name="max_graph", symbolic=True, dtypes=[torch.float32])
+conv1d.mojo("max_op.mojo", abi="max", name="max_graph", symbolic=True, dtypes=[torch.float32])
 
 
 @ow.op("gallery::conv1d_15_4")
@@ -85,14 +85,14 @@ def conv1d_15_4(x: Float32[Tensor, "15"], k: Float32[Tensor, "4"]) -> Float32[Te
     return F.conv1d(F.pad(x, (0, 4))[None, None], k[None, None])[0, 0, :15]
 
 
-conv1d_15_4.max("max_op.mojo", entry="conv1d", name="max_op", params={"n": 15, "m": 4})
+conv1d_15_4.mojo("max_op.mojo", abi="max", entry="conv1d", name="max_op", params={"n": 15, "m": 4})
 
 
 # -- the gradient: of x the same convolution backwards, of k an operator of its own --------------------------
 
 
 @ow.op("gallery::conv1d_taps")
-def conv1d_taps(x: Float[Tensor, "n"], grad: Float[Tensor, "n"], m: int) -> Float[Tensor, "m"]:
+def conv1d_taps(x: Float[Tensor, " n"], grad: Float[Tensor, " n"], m: int) -> Float[Tensor, " m"]:
     """The gradient of ``conv1d`` for its m taps: ``out[j] = Σ_i x[i + j] · grad[i]``, with zeros past the end of x."""
     return F.pad(x, (0, m)).unfold(0, x.shape[0], 1)[:m] @ grad
 

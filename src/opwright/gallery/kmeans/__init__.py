@@ -26,7 +26,7 @@ def is_small(X, means):
 
 
 @ow.op("gallery::kmeans_assign")
-def kmeans_assign(X: Float[np.ndarray, "n d"], means: Float[np.ndarray, "k d"]) -> Int64[np.ndarray, "n"]:
+def kmeans_assign(X: Float[np.ndarray, "n d"], means: Float[np.ndarray, "k d"]) -> Int64[np.ndarray, " n"]:
     """For each of n points in d dimensions, the index of the nearest of k means; of several, the first.
 
     As with ``np.argmin``, a NaN is nearer than any number, and at least one mean is needed. The
@@ -59,7 +59,7 @@ kmeans_assign.sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))
 def kmeans_sums(
     X: Annotated[Float[np.ndarray, "n d"], ow.values(finite=True)],
     means: Annotated[Float[np.ndarray, "k d"], ow.values(finite=True)],
-) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, "k"]]:
+) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
     """The sum, and the number, of the points that are nearest to each of k means: one iteration of K-means, in one
     pass over the points. (The new means are sums / counts.)"""
     labels = np.argmin(np.linalg.norm(X - means[:, None], axis=2), axis=0)

@@ -21,7 +21,7 @@ __all__ = ["lltm", "lltm_backward", "lltm_backward_pointwise", "lltm_with"]
 def lltm(
     x: Float[Tensor, "b i"],
     weight: Float[Tensor, "3*s s+i"],
-    bias: Float[Tensor, "3*s"],
+    bias: Float[Tensor, " 3*s"],
     h: Float[Tensor, "b s"],
     c: Float[Tensor, "b s"],
 ) -> tuple[
@@ -51,7 +51,7 @@ def lltm_backward_pointwise(
     grad_c: Float[Tensor, "b s"] | None,
     gates: Float[Tensor, "b 3*s"],
     c_new: Float[Tensor, "b s"],
-) -> tuple[Float[Tensor, "b 3*s"], Float[Tensor, "3*s"], Float[Tensor, "b s"]]:
+) -> tuple[Float[Tensor, "b 3*s"], Float[Tensor, " 3*s"], Float[Tensor, "b s"]]:
     """The pointwise part of the backward: the gradients of the gates, of the bias and of the old cell.
 
     ``grad_h`` and ``grad_c`` belong to the new state; None counts as zeros.
@@ -67,7 +67,7 @@ def lltm_backward(
     inputs: Float[Tensor, "b m"],
     gates: Float[Tensor, "b 3*s"],
     c_new: Float[Tensor, "b s"],
-) -> tuple[Float[Tensor, "b n"], Float[Tensor, "3*s m"], Float[Tensor, "3*s"], Float[Tensor, "b s"]]:
+) -> tuple[Float[Tensor, "b n"], Float[Tensor, "3*s m"], Float[Tensor, " 3*s"], Float[Tensor, "b s"]]:
     """The backward in one call: the gradients of inputs, of the weight, of the bias and of the old cell.
 
     ``weight`` has the columns of those inputs whose gradient is wanted, ``inputs`` those of the weights' gradient: all,

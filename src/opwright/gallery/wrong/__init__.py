@@ -21,7 +21,7 @@ THREADS = 256
 
 
 @ow.op("wrong::scale")
-def scale(x: Float32[Tensor, "n"], a: Annotated[float, ow.values(0.5, 2.0)]) -> Float32[Tensor, "n"]:
+def scale(x: Float32[Tensor, " n"], a: Annotated[float, ow.values(0.5, 2.0)]) -> Float32[Tensor, " n"]:
     """``a * x``, elementwise."""
     return a * x
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from opwright.backends.native.python_function import python_function
 from opwright.backends.triton.tracing import traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelError
 from opwright.internals.registration import call_directly, schema_differs
 from opwright.package.shipped.manifest import read_manifest
-from opwright.runtime.call.argument_utils import dtypes_that_count
+from opwright.runtime.call.argument_utils import dtypes_that_count, of_open_dtype
 from opwright.runtime.call.launch import prepare_launch
 
 __all__ = ["ShippedKernel"]
@@ -44,14 +42,15 @@ class ShippedKernel:
         self._source = source
         self._dtypes = frozenset(dtypes) if dtypes is not None else None
         self._launch: Launch | None = None
-        self._direct: Launch | None = None  # without the dispatcher, and without checks
         self._lock = threading.Lock()
 
     def applies_to(self, device: str, arguments: Sequence[Any]) -> bool:
         """Whether the kernel takes arguments of this device and these dtypes."""
         if device not in self._record["devices"]:
             return False
-        return self._dtypes is None or dtypes_that_count(arguments) <= self._dtypes
+        if self._dtypes is None:
+            return True
+        return dtypes_that_count(of_open_dtype(self.contract.signature, arguments)) <= self._dtypes
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run the kernel on checked arguments, with their GPU as the current one (None: not on a GPU)."""
@@ -61,12 +60,6 @@ class ShippedKernel:
     def is_loaded(self) -> bool:
         """Whether the kernel is loaded."""
         return self._launch is not None
-
-    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
-        """The function for arguments like these, without dispatch modes and tensor subclasses; on a GPU it makes their
-        GPU the current one."""
-        launch = self._launch or self._load()
-        return prepare_launch(self._direct or launch, device, self.contract.signature)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if it launches Triton kernels."""
@@ -118,10 +111,7 @@ class ShippedKernel:
             raise KernelError(
                 f"{where}: {file.name} was built for another schema than {self._record['schema']}", fix=_AGAIN
             )
-        launch = call_directly(overload)
-        if not sysconfig.get_config_var("Py_GIL_DISABLED"):  # in which objects have another layout
-            self._direct = python_function(file, symbol)
-        return self.contract.signature.flat(launch)
+        return self.contract.signature.flat(call_directly(overload))
 
     def __repr__(self) -> str:
         return f"<{self._record['backend']} kernel {self.name!r} of {self.contract.qualname}>"

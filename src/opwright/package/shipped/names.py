@@ -3,37 +3,37 @@ that raise an error when they are called."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from opwright import errors
+from opwright import errors, inputs
 from opwright.contract.process_group import ProcessGroup
-from opwright.contract.signature import by_property, mutated, replicated, saved_for_backward
-from opwright.contract.values import drawn_by, offsets, positive_definite, probabilities, values, well_conditioned
+from opwright.contract.signature import by_property, mutated, no_gradient, replicated, saved_for_backward
+from opwright.contract.values import values
 from opwright.errors import KernelRefusedError
 from opwright.package.shipped.operator import Op, op
 from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
 
 __all__ = [
-    "CudaGraphed", "Op", "ProcessGroup", "by_property", "cdiv", "cuda_graphed", "cuda_module", "drawn_by", "mutated",
-    "offsets", "op", "positive_definite", "probabilities", "replicated", "saved_for_backward", "values",
-    "well_conditioned",
+    "CudaGraphed", "Op", "ProcessGroup", "by_property", "cdiv", "cuda_graphed", "cuda_module", "errors", "fast_calls",
+    "inputs", "mutated", "no_gradient", "op", "replicated", "saved_for_backward", "values",
 ]  # fmt: skip
 
 # The other public names: of tools, and of what tools return.
 NOT_SHIPPED = frozenset({
-    "Accepted", "BenchReport", "CallSite", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison",
-    "ComparisonVerdict",
-    "CompiledNumpy", "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
-    "Finding", "Kernel", "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport",
-    "NotChecked", "OperatorCalls", "Origin", "OtherThread", "Part", "PeakMemory", "Planted", "Refused", "RooflineLimit",
-    "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "bench_calls", "check", "compile_numpy", "explain",
-    "TensorMap", "mutate", "selftest", "simulate", "simulator_options", "tensor_map", "tune",
+    "CompiledNumpy", "CudaModule", "Events", "Kernel", "TensorMap", "assert_checked", "bench", "check", "compile_numpy",
+    "explain", "mutate", "results", "selftest", "tensor_map", "tune",
 })  # fmt: skip
 
 
 def cdiv(a: int, b: int) -> int:
     """The quotient rounded up."""
     return -(-a // b)
+
+
+def fast_calls(enabled: bool) -> contextlib.AbstractContextManager[None]:
+    """A block like any other: every call of a shipped operator goes through torch's dispatcher."""
+    return contextlib.nullcontext()
 
 
 class NotShipped:
@@ -64,8 +64,6 @@ def cuda_module(*_: Any, **__: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name in errors.__all__:
-        return getattr(errors, name)
     if name in NOT_SHIPPED:
         return NotShipped(f"ow.{name}")
     raise AttributeError(f"opwright has no {name!r} in a shipped package")

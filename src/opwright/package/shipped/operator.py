@@ -14,14 +14,14 @@ from typing import Any
 from typing_extensions import ParamSpec, TypeVar
 
 from opwright.contract.binding import Binding
-from opwright.contract.define import make_contract
+from opwright.contract.definition.define import make_contract
 from opwright.errors import NameClashError
 from opwright.package.shipped.kernel import ShippedKernel
 from opwright.package.shipped.manifest import read_manifest
 from opwright.runtime.base_op import BaseOp
 from opwright.runtime.languages import kernel_name
 from opwright.runtime.register import registration
-from opwright.runtime.size_tables import fastest_first
+from opwright.runtime.tuning.size_tables import fastest_first
 
 __all__ = ["Op", "op"]
 
@@ -36,6 +36,7 @@ def op(
     where: Sequence[str] | str = (),
     random: bool | str = False,
     deterministic: bool = False,
+    tf32: bool = False,
     autocast: str | None = None,
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Define an operator by a typed function, its reference, like ``opwright.op``."""
@@ -45,7 +46,15 @@ def op(
 
     def decorate(function: Callable[..., Any]) -> Any:
         contract = make_contract(
-            qualname, function, scope, autocast, where=where, random=random, deterministic=deterministic, examined=True
+            qualname,
+            function,
+            scope,
+            autocast,
+            where=where,
+            random=random,
+            deterministic=deterministic,
+            tf32=tf32,
+            examined=True,
         )
         return Op(contract)
 
@@ -71,9 +80,6 @@ class Op(BaseOp[P, R_co]):
         assert binding.device is not None  # bind() refuses calls without a tensor
         found = tuple(k for k in self.kernels.values() if k.applies_to(binding.device.type, arguments))
         return fastest_first(found, self._shipped.tuning, arguments)
-
-    def _runs_the_same_for_any_size(self) -> bool:
-        return not self._shipped.tuning
 
     def _kernel_fingerprints(self) -> list[str]:
         return [k.fingerprint for k in self.kernels.values()]
@@ -113,7 +119,7 @@ class Op(BaseOp[P, R_co]):
         """Ignored: a shipped package has no checks."""
         return function
 
-    def property(self, function: Any = None, /, **_: Any) -> Any:
+    def register_property(self, function: Any = None, /, **_: Any) -> Any:
         """Ignored: a shipped package has no checks."""
         return function if function is not None else lambda function: function
 

@@ -92,11 +92,15 @@ class Call {
     } catch (const division_by_zero&) {
       does = false;
     }
-    if (!does) fail(std::string(text) + " should hold");
+    if (!does) fail(std::string(text) + " must hold");
   }
 
-  // Whether a kernel takes the floating dtypes of the call (or, if there are none, all its dtypes).
-  bool takes(uint64_t dtypes) const { return ((floating_ ? floating_ : others_) & ~dtypes) == 0; }
+  // Whether a kernel takes the dtypes of the call for which annotations leave a choice (of all, if there are none): the
+  // floating ones (or, if there are none, all of them).
+  bool takes(uint64_t dtypes) const {
+    const uint64_t counted = open_ ? open_ : fixed_;
+    return ((counted & FLOATING ? counted & FLOATING : counted) & ~dtypes) == 0;
+  }
 
   [[noreturn]] void fail(const std::string& what) const { throw std::runtime_error(name_ + ": " + what); }
 
@@ -111,8 +115,8 @@ class Call {
 
   void check_dtype(const std::string& argument, const Tensor& t, const char* dtype_class, uint64_t dtypes, bool shares) {
     const int dtype = static_cast<int>(t.scalar_type());
-    if (!(dtypes & bit(dtype))) fail("argument '" + argument + "' should be " + dtype_class + ", but its dtype is another");
-    ((bit(dtype) & FLOATING) ? floating_ : others_) |= bit(dtype);
+    if (!(dtypes & bit(dtype))) fail("argument '" + argument + "' must be " + dtype_class + ", got another dtype");
+    (shares ? open_ : fixed_) |= bit(dtype);
     if (shares && dtypes_.emplace(dtype_class, dtype).first->second != dtype) {
       fail("argument '" + argument + "' differs in dtype from another one; all " + dtype_class + " arguments share one dtype");
     }
@@ -136,8 +140,8 @@ class Call {
     const bool open = std::any_of(dims.begin(), dims.end(), [](const Dim& d) { return d.kind == Dim::REST; });
     const size_t least = dims.size() - open;
     if (shape.size() < least || (shape.size() > least && !open)) {
-      fail("argument '" + argument + "' should have " + (open ? "at least " : "") + std::to_string(least) +
-           " dims, but it has " + std::to_string(shape.size()));
+      fail("argument '" + argument + "' must have " + (open ? "at least " : "") + std::to_string(least) +
+           " dims, got " + std::to_string(shape.size()));
     }
     size_t axis = 0;
     for (const Dim& dim : dims) {
@@ -182,8 +186,8 @@ class Call {
   }
 
   [[noreturn]] void fail_size(const std::string& argument, const char* dim, int64_t expected, int64_t actual) const {
-    fail("dim '" + std::string(dim) + "' of argument '" + argument + "' should be " + std::to_string(expected) +
-         ", but it is " + std::to_string(actual));
+    fail("dim '" + std::string(dim) + "' of argument '" + argument + "' must be " + std::to_string(expected) +
+         ", got " + std::to_string(actual));
   }
 
   static constexpr uint64_t FLOATING = ${floating};
@@ -193,7 +197,7 @@ class Call {
   std::map<std::string, std::vector<int64_t>> rests_;
   std::map<std::string, int> dtypes_;
   std::vector<Postponed> postponed_;
-  uint64_t floating_ = 0, others_ = 0;
+  uint64_t open_ = 0, fixed_ = 0;
 };
 
 // The outputs of an operator, from the dispatcher's stack.

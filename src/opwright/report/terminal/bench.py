@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from opwright.report.terminal.lines import print_indented
 from opwright.results import BenchReport, Comparison, ComparisonVerdict, Crossover, Measurement
 
 __all__ = ["COMPARISON_STYLES", "show_bench", "show_regressions"]
@@ -29,12 +32,15 @@ def show_bench(console: Console, report: BenchReport) -> None:
     for (op, direction, device_name, host), measured in groups.items():
         where = f"{device_name}, {host}" if host else measured[0].device
         console.print(f"[bold]{escape(op)}[/] {direction} [dim]on {escape(where)}[/]", highlight=False)
-        console.print(_bench_table(measured))
-        console.print()
+        for table in _tables(measured, console.width):
+            console.print(table)
+            console.print()
     _show_crossovers(console, report.crossovers)
     if report.settings:
         settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
         console.print(f"[dim]the same for all: {escape(settings)}[/]", soft_wrap=True, highlight=False)
+    if any(_spread(m) > _TELLING for m in report.measurements):
+        print_indented(console, Text.assemble(("note ", "yellow"), _NOISY), 0)
     for note in dict.fromkeys(n for m in report.measurements for n in m.notes):
         console.print(f"[yellow]note[/] {escape(note)}", soft_wrap=True, highlight=False)
     for error in report.errors:
@@ -56,32 +62,64 @@ def _show_crossovers(console: Console, crossovers: Sequence[Crossover]) -> None:
         console.print()
 
 
-def _bench_table(measured: Sequence[Measurement]) -> Table:
-    """A row for each case and kernel; cold and warm side by side."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    baselines = list(dict.fromkeys(name for m in measured for name in m.comparisons))
-    table.add_column("case")
-    table.add_column("kernel")
-    for column in ("cold µs", "warm µs", "call µs", "GB/s", "of limit", *(f"vs {b}" for b in baselines)):
-        table.add_column(column, justify="right", no_wrap=True)
+# A time whose interval is wider than half of it to each side tells nothing.
+_TELLING = 0.5
+_NOISY = "noisy: the repetitions differ by more than half of the time; close other programs, or time larger sizes"
+
+
+def _tables(measured: Sequence[Measurement], width: int) -> Iterator[Table]:
+    """A row for each case and kernel, cold and warm side by side. Columns that do not fit beside the others are in
+    further tables with the same rows."""
     rows: dict[tuple[str, str], dict[str, Measurement]] = {}
     for m in measured:
         rows.setdefault((_case_text(m.case), m.kernel), {})[m.cache] = m
+    columns = _columns(list(dict.fromkeys(name for m in measured for name in m.comparisons)))
+    cells = {name: [of(by_cache) for by_cache in rows.values()] for name, of in columns.items()}
+    longest = [max(map(cell_len, texts)) for texts in zip(("case", "kernel"), *rows, strict=True)]
+    used = room = min(sum(longest) + 2, width // 2)  # longer ones continue in a second line
+    block: list[str] = []
+    for name, texts in cells.items():
+        needed = 2 + max(Text.from_markup(text).cell_len for text in (name, *texts))
+        if block and used + needed > width:
+            yield _table(rows, block, cells)
+            block, used = [], room
+        block.append(name)
+        used += needed
+    yield _table(rows, block, cells)
+
+
+def _columns(baselines: Sequence[str]) -> dict[str, Callable[[dict[str, Measurement]], str]]:
+    """The text of each column for the measurements of a row, by the state of the cache."""
+
+    def shown(row: dict[str, Measurement]) -> Measurement:
+        return row.get("cold") or row["warm"]
+
+    def rate(m: Measurement) -> str:
+        return f"{m.bytes / m.time_us.median / 1e3:.0f}" if m.direction == "forward" else ""
+
+    def fraction(m: Measurement) -> str:
+        return f"{m.roofline_fraction:.0%}" if m.roofline_fraction is not None else ""
+
+    return {
+        "cold µs": lambda row: _time_text(row.get("cold")),
+        "warm µs": lambda row: _time_text(row.get("warm")),
+        "call µs": lambda row: f"{(row.get('warm') or shown(row)).host_us.median:.1f}",
+        "GB/s": lambda row: rate(shown(row)),
+        "of limit": lambda row: fraction(shown(row)),
+        **{f"vs {b}": lambda row, b=b: _versus_text(shown(row).comparisons.get(b)) for b in baselines},  # type: ignore[misc]
+    }
+
+
+def _table(rows: Collection[tuple[str, str]], columns: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("case", overflow="fold")
+    table.add_column("kernel", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
     last = ""
-    for (case, kernel), by_cache in rows.items():
-        cold, warm = by_cache.get("cold"), by_cache.get("warm")
-        shown = cold or warm
-        assert shown is not None  # every row has a measurement
-        table.add_row(
-            "" if case == last else escape(case),
-            escape(kernel),
-            _time_text(cold),
-            _time_text(warm),
-            f"{(warm or shown).host_us.median:.1f}",
-            f"{shown.bytes / shown.time_us.median / 1e3:.0f}" if shown.direction == "forward" else "",
-            f"{shown.roofline_fraction:.0%}" if shown.roofline_fraction is not None else "",
-            *(_versus_text(shown.comparisons.get(b)) for b in baselines),
-        )
+    for number, (case, kernel) in enumerate(rows):
+        texts = (cells[column][number] for column in columns)
+        table.add_row("" if case == last else escape(case), escape(kernel), *texts)
         last = case
     return table
 
@@ -94,9 +132,14 @@ def _case_text(case: Mapping[str, Any]) -> str:
 def _time_text(m: Measurement | None) -> str:
     if m is None:
         return ""
+    spread = _spread(m)
+    return f"{m.time_us.median:.1f} {f'±{spread:.0%}' if spread <= _TELLING else 'noisy'}"
+
+
+def _spread(m: Measurement) -> float:
+    """Half of the time's interval, as a share of it."""
     t = m.time_us
-    spread = (t.hi - t.lo) / 2 / t.median if t.median else 0.0
-    return f"{t.median:.1f} ±{spread:.0%}"
+    return (t.hi - t.lo) / 2 / t.median if t.median else 0.0
 
 
 def _versus_text(found: Comparison | None) -> str:

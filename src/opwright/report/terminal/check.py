@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from opwright.report import reasons, verdicts
+from opwright.report.explanations import explained_kind
 from opwright.report.matrix import Cell, Matrix, make_matrix
 from opwright.report.reasons import Reason
 from opwright.report.statuses import GROUPED, LOOKS
@@ -34,16 +36,21 @@ def show_check(console: Console, report: CheckReport, *, verbose: bool = False, 
     if not found:
         console.print(report.partial or "nothing to check")
         return
-    show_matrix(console, make_matrix(found))
+    is_one = len(found) == 1  # which the line of its kernel names
+    if not is_one:
+        show_matrix(console, make_matrix(found))
     show_problems(console, found)
     show_notes(console, found)
     show_kernels(console, found, verbose=verbose)
-    show_reasons(console, "not checked", reasons.not_checked(found))
+    show_reasons(console, "not checked", reasons.not_checked(found), named=not is_one)
     show_reasons(console, "cannot run here", reasons.refused(found))
     console.print()
     checks = list(dict.fromkeys(f.check for v in found for f in v.findings))
     if checks:
         print_indented(console, Text(f"checks: {', '.join(checks)}", "dim"), 0)
+    explained = (explained_kind(finding.check, finding.message) for _, finding in verdicts.problems(found))
+    if (kind := next(filter(None, explained), None)) is not None:
+        console.print(Text.assemble(("usual causes: ", "dim"), f"opwright explain {shlex.quote(kind)}"))
     console.print(counts_text(found))
     if report.partial:
         console.print(Text(report.partial, "yellow"))
@@ -164,13 +171,12 @@ def _show_problem(console: Console, verdict: Verdict, finding: Finding) -> None:
         f"on {escape(verdict.device)}: {escape(finding.check)}",
         highlight=False,
     )
-    if finding.case:
-        label = "smallest failing case" if finding.status is Status.FAIL else "case"
-        console.print(f"  {label}: {escape(finding.case)}", soft_wrap=True, highlight=False)
-    for line in finding.message.splitlines():
+    for line in (*finding.case_lines, *finding.message.splitlines()):
         console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
     if finding.remedy:
         print_indented(console, Text(f"→ {finding.remedy}"), 2)
+    if others := verdict.same_fault_as(finding):
+        print_indented(console, Text(f"the same fault: {', '.join(others)}"), 2)
     if finding.reproduce:
         console.print(f"  [dim]again:[/] {escape(finding.reproduce)}", soft_wrap=True, highlight=False)
 
@@ -180,32 +186,39 @@ def _show_problem(console: Console, verdict: Verdict, finding: Finding) -> None:
 
 def show_notes(console: Console, found: Sequence[Verdict]) -> None:
     """Print each text of thin coverage, and then of warnings, once: what, why, what to do, and which kernels."""
-    for status in GROUPED:
-        look = LOOKS[status]
-        notes = reasons.noted(found, status)
-        if notes:
-            console.print()
-            mark = f"{look.mark} ", look.style
-            print_indented(console, Text.assemble(mark, (look.word, "bold"), (f": {look.meaning}", "dim")), 0)
-        for note in notes:
+    for group in reasons.notes(found):
+        look = LOOKS[group.status]
+        console.print()
+        mark = f"{look.mark} ", look.style
+        print_indented(console, Text.assemble(mark, (look.word, "bold"), (f": {group.meaning}", "dim")), 0)
+        for note in group.reasons:
             _show_reason(console, note)
 
 
 # -- reasons ----------------------------------------------------------------------------------------------------
 
 
-def show_reasons(console: Console, title: str, found: Sequence[Reason]) -> None:
-    """Print each reason once: the number of kernels, the skipped checks, and a few of the kernels' names."""
+def show_reasons(console: Console, title: str, found: Sequence[Reason], *, named: bool = True) -> None:
+    """Print each reason once: the number of kernels, the skipped checks, and a few of the kernels' names.
+
+    Args:
+        named: say which kernels each concerns; else the checks come first.
+    """
     if not found:
         return
     console.print(f"\n[bold]{title}[/]")
     for reason in found:
-        _show_reason(console, reason)
+        _show_reason(console, reason, named=named)
 
 
-def _show_reason(console: Console, reason: Reason) -> None:
-    aside = f" ({', '.join(reason.checks)})" if reason.checks else ""
-    print_indented(console, Text.assemble((f"{reason.who}: ", "bold"), reason.why, (aside, "dim")), 2)
+def _show_reason(console: Console, reason: Reason, *, named: bool = True) -> None:
+    checks = ", ".join(reason.checks)
+    if named or not checks:
+        aside = f" ({checks})" if checks else ""
+        text = Text.assemble((f"{reason.who}: ", "bold"), reason.why, (aside, "dim"))
+    else:
+        text = Text.assemble((f"{checks}: ", "bold"), reason.why)
+    print_indented(console, text, 2)
     if reason.remedy:
         print_indented(console, Text(f"→ {reason.remedy}"), 6)
     case = f"case: {reason.case}" if reason.case else ""

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from opwright.languages import title_of
 from opwright.report import format
 from opwright.report.matrix import make_matrix
 from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE
@@ -19,10 +20,6 @@ from opwright.results import BenchReport, CheckReport, ComparisonVerdict, Measur
 
 __all__ = ["Missing", "Story", "System", "show_story"]
 
-_LANGUAGES = {
-    "cpp": "C++", "cuda": "CUDA", "max": "MAX", "mojo": "Mojo", "numba": "Numba", "numpy": "NumPy", "python": "Python",
-    "triton": "Triton",
-}  # fmt: skip
 _FAILED = LOOKS[Status.FAIL]
 # From this width on, the two parts of a line are printed side by side.
 _WIDE = 72
@@ -126,7 +123,7 @@ def _what_ran(system: System) -> Text:
     by_way: dict[str, list[str]] = {}
     for verdict in system.verdicts:
         languages = by_way.setdefault(_way(verdict), [])
-        name = _LANGUAGES.get(verdict.backend, verdict.backend)
+        name = title_of(verdict.backend)
         if name not in languages:
             languages.append(name)
     ways = sorted(by_way, key=lambda way: ":" in way)  # kernels that passed come first
@@ -204,7 +201,7 @@ def _show_times(console: Console, report: BenchReport | None) -> None:
 
 
 def _name_of(m: Measurement) -> str:
-    return m.kernel if m.kernel == m.backend else f"{m.kernel} ({_LANGUAGES.get(m.backend, m.backend)})"
+    return m.kernel if m.kernel == m.backend else f"{m.kernel} ({title_of(m.backend)})"
 
 
 def _time_of(m: Measurement) -> Text:
@@ -223,7 +220,7 @@ def _show_missing(console: Console, missing: Sequence[Missing]) -> None:
         return
     _heading(console, "What this machine cannot run, and how to get it")
     for one in missing:
-        what = ", ".join(_LANGUAGES.get(language, language) for language in one.languages)
+        what = ", ".join(title_of(language) for language in one.languages)
         print_indented(console, Text.assemble((f"{what}: ", "bold"), one.why), 2)
         console.print(f"    → {one.remedy}", markup=False, highlight=False, soft_wrap=True)
 

@@ -15,10 +15,14 @@ __all__ = ["show_doctor"]
 
 
 def show_doctor(
-    console: Console, machine: Mapping[str, Any], backends: Mapping[str, Probe], missing: Sequence[str] = ()
+    console: Console,
+    machine: Mapping[str, Any],
+    backends: Mapping[str, Probe],
+    fast_calls: Probe,
+    missing: Sequence[str] = (),
 ) -> None:
-    """Print the machine's properties; each language, accepted or refused with the remedy; and a line for each name of
-    torch or Triton that is missing."""
+    """Print the machine's properties; each language, accepted or refused with the remedy; whether calls are fast; and a
+    line for each name of torch or Triton that is missing."""
     properties = Table(box=None, pad_edge=False, show_header=False)
     properties.add_column(style="bold")
     properties.add_column()
@@ -27,9 +31,9 @@ def show_doctor(
     console.print(properties)
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("language", "", "how, or what to do"):
+    for column in ("language or feature", "", "how, or what to do"):
         table.add_column(column)
-    for name, probe in backends.items():
+    for name, probe in {**backends, "fast calls": fast_calls}.items():
         match probe:
             case Accepted(note=note):
                 table.add_row(name, "[bold green]ready[/]", escape(note))

@@ -107,10 +107,10 @@ def _seconds(verdict: Verdict) -> str:
 
 
 def _cases(verdict: Verdict) -> str:
-    """The cases that the check "values" ran; of a kernel that cannot run, where the reason is."""
+    """The cases that "values" ran, or at which it failed; of a kernel that cannot run, where the reason is."""
     if verdict.status is Status.REFUSED:
         return "see below"
-    return str(verdicts.values_coverage(verdict) or "")
+    return verdicts.values_cases(verdict)
 
 
 def _checks(verdict: Verdict) -> Text:

@@ -81,6 +81,8 @@ def _compiled(report: PortReport) -> str:
 
 def _comparison(compared: Compared) -> str:
     who = f"{escape(compared.operator)}: {escape(compared.ported)} beside {escape(compared.original)}"
+    if compared.not_run:
+        return f"[dim]–[/] {who}: not run: {escape(compared.not_run)}"
     if compared.different:
         return f"[red]✗[/] {who}: {escape(compared.different)}"
     if not compared.cases:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from opwright.contract.contract import Contract
 from opwright.contract.signature import Kind, Signature
 from opwright.errors import KernelError
 from opwright.internals.cuda import current_device
 
-__all__ = ["prepare_launch"]
+__all__ = ["prepare_launch", "prepare_visible"]
 
 Launch = Callable[..., Any]
 
@@ -30,6 +31,13 @@ def prepare_launch(launch: Launch, device: int | None, signature: Signature) -> 
     elif signature.returns_tuple:
         launch = _tuple_for_list(launch)
     return _counting_writes(launch, signature) if signature.mutated else launch
+
+
+def prepare_visible(launch: Launch, contract: Contract) -> Launch:
+    """``launch`` without outputs that are saved for the backward."""
+    if contract.signature.visible >= len(contract.signature.returns):
+        return launch
+    return lambda *arguments: contract.visible(launch(*arguments))
 
 
 def _counting_writes(launch: Launch, signature: Signature) -> Launch:

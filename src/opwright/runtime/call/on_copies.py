@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from opwright.contract.contract import Contract
-from opwright.runtime.call.fast_path import GuardableKernel
 
 __all__ = ["OnCopies"]
 
 
-class _Kernel(GuardableKernel, Protocol):
+class _Kernel(Protocol):
+    @property
+    def when(self) -> Callable[..., bool] | None: ...
+    def launch(self, arguments: Sequence[Any], device: int | None) -> Any: ...
     @property
     def fingerprint(self) -> str: ...
 
@@ -33,10 +35,6 @@ class OnCopies:
         return self._kernel.when
 
     @property
-    def is_loaded(self) -> bool:
-        return self._kernel.is_loaded
-
-    @property
     def fingerprint(self) -> str:
         return self._kernel.fingerprint
 
@@ -46,15 +44,6 @@ class OnCopies:
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         copies = self._contract.with_copies(arguments)
         return self._results(self._kernel.launch(copies, device), copies)
-
-    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Callable[..., Any]:
-        run = self._kernel.launch_for_calls_like(self._contract.with_copies(arguments), device)
-
-        def launch(*arguments: Any) -> Any:
-            copies = self._contract.with_copies(arguments)
-            return self._results(run(*copies), copies)
-
-        return launch
 
     def _results(self, returned: Any, copies: Sequence[Any]) -> Any:
         found = self._contract.results(returned, copies)

@@ -72,6 +72,10 @@ class Graph:
             self._copy_from(sources)
         self.launch()
 
+    def hold(self, tensors: Sequence[Tensor]) -> None:
+        """Keep tensors alive as long as the graph can be launched, also by one who has only ``launch``."""
+        self._graph.tensors_held_by_opwright = list(tensors)
+
     def _copy_from(self, sources: list[int]) -> None:
         from cuda.bindings import runtime
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
 
 import torch
@@ -18,16 +21,24 @@ from opwright.internals.dispatch import transforms_are_on
 from opwright.internals.guards import guard_tensors
 from opwright.runtime.cuda_graphs.graph import is_capturing
 from opwright.runtime.cuda_graphs.module_tensors import ModuleTensors
+from opwright.runtime.cuda_graphs.places import Places
 from opwright.runtime.cuda_graphs.replay import Replayed, see_free_step
-from opwright.runtime.cuda_graphs.step import PLAIN_CONSTANTS, CapturedStep, Work, refuse_subclasses
+from opwright.runtime.cuda_graphs.step import PLAIN_CONSTANTS, CapturedStep, refuse_subclasses
+from opwright.runtime.cuda_graphs.warm_up import Work
 
-__all__ = ["CudaGraphed", "cuda_graphed"]
+__all__ = ["HELD_RESULTS", "CudaGraphed", "cuda_graphed"]
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
 
 
-def cuda_graphed(function: Callable[P, R], /) -> CudaGraphed[P, R]:
+# Without gradients, the results of so many calls of a kind are the graphs' own memory; further ones are copies.
+HELD_RESULTS = 8
+# The kinds of calls that are kept and differ only in what a variable or an attribute is; the oldest is dropped.
+_KINDS_ALIKE = 8
+
+
+def cuda_graphed(function: Callable[P, R], /, *, max_pairs: int = 64) -> CudaGraphed[P, R]:
     """Replay a function's calls as CUDA graphs: one launch forward, one backward.
 
     Graphs are captured at the first call of a kind: calls of a kind have the same sizes, dtypes, constants,
@@ -37,25 +48,76 @@ def cuda_graphed(function: Callable[P, R], /) -> CudaGraphed[P, R]:
     outputs and gradients is referenced any more. So results in use are never overwritten, and gradients accumulate,
     which ``torch.cuda.make_graphed_callables`` does not guarantee.
 
+    The number of pairs is bounded. Without gradients, the results of 8 calls of a kind are graph memory; further
+    results are copies. With gradients, each call whose backward is pending needs its own pair; beyond ``max_pairs``,
+    the function runs without graphs. One warning reports each case.
+
+    The function may read tensors and constants besides its arguments: variables of its closure, globals, defaults, and
+    attributes of modules and objects. The graphs keep these tensors alive. If you assign another value to one of them,
+    or replace a module, a hook or a method, the next call is captured anew. Every replay sees an in-place write to a
+    tensor on the GPU. A call is refused if the function reads a tensor whose variable or attribute opwright does not
+    find, or if it changes a variable or an attribute that it reads.
+
+    A replay does not notice changes of these values, so pass them as arguments:
+
+    - constants that Python code gets by a computed name, from a set, an iterator or a file, from a container of more
+      than 1,000 items, or from a call such as ``random.random()``
+    - values in a NumPy array
+    - settings and functions of torch
+    - tensors that a kernel other than Triton's reads without an operator of torch, if opwright does not find their
+      variable
+
     Args:
         function: an operator, a module, or a function of tensors and constants, in any nest of tuples, lists and
             dictionaries; it returns such a nest. Tensors that are ``nn.Parameter``, and a module's own parameters and
-            buffers, are read in place, so that an optimiser's in-place steps take effect; all others are copied. Its
-            Python code runs only during capture.
+            buffers, are read in place, so that an optimiser's in-place steps take effect; all others are copied. If it
+            returns an argument itself, so does a replay; it must not return a view of one. Its Python code runs only
+            during capture.
+        max_pairs: the largest number of pairs of graphs for calls of a kind.
 
     Returns:
         A callable like the function, for any number of threads. Under ``torch.compile``, and within another capture, it
         is the function.
+
+    Raises:
+        ArgumentError: ``max_pairs`` is less than 1.
     """
-    return CudaGraphed(function)
+    return CudaGraphed(function, max_pairs=max_pairs)
 
 
-class Kind(NamedTuple):
-    """Calls that can share graphs."""
+@dataclass(eq=False)
+class Kind:
+    """Calls that can share graphs.
 
-    state: Any  # everything that matters and that the guard of the tensors does not compare
-    holds: Callable[..., bool]  # whether tensors are like those of this kind
-    steps: deque[Replayed]
+    Attributes:
+        state: everything that matters and that the guard of the tensors does not compare.
+        accepts: whether tensors are like those of this kind.
+        steps: the captured pairs of graphs.
+        copying: the pair whose results are copied.
+        places: where tensors and constants besides the arguments come from.
+    """
+
+    state: Any
+    accepts: Callable[..., bool]
+    steps: deque[Replayed] = field(default_factory=deque)
+    copying: Replayed | None = None
+    places: list[Places] = field(default_factory=list)
+
+    def holds(self) -> bool:
+        """Whether nothing that its graphs read has been replaced."""
+        return all(map(Places.hold, self.places))
+
+    def change(self) -> str:
+        """A place that has changed."""
+        return next(filter(None, (places.change() for places in self.places)), "a value")
+
+    def free_step(self) -> Replayed | None:
+        """A step that nobody uses."""
+        for _ in range(len(self.steps)):  # the one used first is free first
+            self.steps.rotate(-1)
+            if self.steps[-1].is_free():
+                return self.steps[-1]
+        return None
 
 
 class Call(NamedTuple):
@@ -71,12 +133,17 @@ class CudaGraphed(Generic[P, R]):
 
     Attributes:
         function: the function that is replayed.
+        max_pairs: the largest number of pairs of graphs for calls of a kind.
     """
 
     function: Callable[P, R]
 
-    def __init__(self, function: Callable[P, R], /) -> None:
+    def __init__(self, function: Callable[P, R], /, *, max_pairs: int = 64) -> None:
+        if max_pairs < 1:
+            raise ArgumentError(f"max_pairs must be at least 1, got {max_pairs}", fix="leave it out for 64 pairs")
         self.function = function
+        self.max_pairs = max_pairs
+        self._warned: set[str] = set()
         self._module = ModuleTensors(function) if isinstance(function, nn.Module) else None
         self._kinds: list[Kind] = []
         self._lock = threading.Lock()  # else another thread might take the same step before its outputs are in use
@@ -86,7 +153,8 @@ class CudaGraphed(Generic[P, R]):
 
         Raises:
             ArgumentError: a tensor is not on a GPU, is of a subclass, or is written by the function; an argument is
-                neither a tensor nor a constant.
+                neither a tensor nor a constant; the function returns a view of an argument, reads a tensor that
+                opwright does not find, or changes what it reads.
             CudaGraphError: the call is within a ``torch.func`` transform, or the function cannot be captured.
         """
         if torch.compiler.is_compiling() or is_capturing():
@@ -97,18 +165,19 @@ class CudaGraphed(Generic[P, R]):
             )
         call = _flatten(self._name, args, kwargs)
         with self._lock:
-            parameters, buffers = self._module.tensors() if self._module is not None else ((), ())
-            tensors = [*call.tensors, *parameters]
-            replayed = self._free_step(call, tensors, buffers)
-            see_free_step(replayed)
-            outputs = replayed.run(*tensors)
-        result: R = replayed.step.assemble(outputs)
+            tensors, replayed, copies = self._choose(call)
+            if replayed is not None:
+                see_free_step(replayed)
+                outputs = replayed.run_for_copies(tensors) if copies else replayed.run(*tensors)
+        if replayed is None:
+            return self.function(*args, **kwargs)
+        result: R = replayed.step.assemble(outputs, tensors)
         return result
 
     @property
     def captured(self) -> int:
         """The number of captured pairs of graphs."""
-        return sum(len(kind.steps) for kind in self._kinds)
+        return sum(len(kind.steps) + (kind.copying is not None) for kind in self._kinds)
 
     def reset(self) -> None:
         """Drop all graphs. Their memory is freed when outputs and gradients in it are no longer referenced."""
@@ -122,20 +191,54 @@ class CudaGraphed(Generic[P, R]):
 
     # -- choosing graphs --------------------------------------------------------------------------------------------
 
-    def _free_step(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Replayed:
-        kind = self._kind_of(call, tensors, buffers)
-        for _ in range(len(kind.steps)):  # the one used first is free first
-            kind.steps.rotate(-1)
-            if kind.steps[-1].is_free():
-                return kind.steps[-1]
+    def _choose(self, call: Call) -> tuple[Sequence[Tensor], Replayed | None, bool]:
+        """The call's tensors; the step for it, None if the function is to run; and whether its results are copied."""
+        tensors, buffers = self._tensors(call)
+        kind, like = self._known_kind(self._state(call, tensors, buffers), (*tensors, *buffers))
+        if kind is None:
+            if self._module is not None:
+                self._module.look_again()
+                tensors, buffers = self._tensors(call)
+            kind = self._new_kind(call, tensors, buffers, like)
+        step = kind.free_step()
+        if step is not None:
+            return tensors, step, False
+        is_tracked = bool(kind.steps) and kind.steps[0].step.backward is not None
+        if len(kind.steps) < (self.max_pairs if is_tracked else min(HELD_RESULTS, self.max_pairs)):
+            step = self._capture(kind, call, tensors, buffers)
+            kind.steps.append(step)
+            return tensors, step, False
+        if is_tracked:
+            self._warn(
+                f"{self._name}: {len(kind.steps)} calls with gradients are still in use, and each has its own pair of "
+                "CUDA graphs. Further calls run without graphs. To replay them, run the backward and drop the results "
+                "earlier, or pass a larger max_pairs to ow.cuda_graphed."
+            )
+            return tensors, None, False
+        self._warn(
+            f"{self._name}: the results of {len(kind.steps)} calls are still in use, and each holds the memory of its "
+            "CUDA graph. Further results are copies. To avoid the copying, drop results that you no longer need."
+        )
+        if kind.copying is None:
+            kind.copying = self._capture(kind, call, tensors, buffers)
+        return tensors, kind.copying, True
+
+    def _capture(self, kind: Kind, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Replayed:
         grad_mode = torch.is_grad_enabled()  # which leaving inference mode would change
         with torch.inference_mode(False), torch.set_grad_enabled(grad_mode):
-            kind.steps.append(Replayed(CapturedStep(self._work(call, tensors, buffers))))
-        return kind.steps[-1]
+            step = CapturedStep(self._work(kind, call, tensors, buffers))
+        if step.places not in kind.places:
+            kind.places.append(step.places)
+        return Replayed(step)
 
-    def _kind_of(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Kind:
+    def _tensors(self, call: Call) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The tensors that the graphs take, and the module's buffers."""
+        parameters, buffers = self._module.tensors() if self._module is not None else ((), ())
+        return [*call.tensors, *parameters], buffers
+
+    def _state(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Any:
         in_place = _read_in_place(call, tensors)
-        state = (
+        return (
             call.form,
             torch.is_grad_enabled(),
             torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
@@ -144,25 +247,39 @@ class CudaGraphed(Generic[P, R]):
             [b.data_ptr() for b in buffers],
             self._module.modes() if self._module is not None else None,
         )
-        given = (*tensors, *buffers)
-        kind = self._known_kind(state, given)
-        if kind is None:  # a guard refuses a tensor that is passed twice, as a first h and c may be
-            given = _as_distinct_objects(given)
-            kind = self._known_kind(state, given)
-        if kind is not None:
-            return kind
+
+    def _known_kind(self, state: Any, tensors: Sequence[Tensor]) -> tuple[Kind | None, list[Kind]]:
+        """The kind of a call, and kinds that would be it if a variable or an attribute had not changed."""
+        like = [kind for kind in self._kinds if kind.state == state and kind.accepts(*tensors)]
+        if not like:  # a guard refuses a tensor that is passed twice, as a first h and c may be
+            tensors = _as_distinct_objects(tensors)
+            like = [kind for kind in self._kinds if kind.state == state and kind.accepts(*tensors)]
+        return next((kind for kind in like if kind.holds()), None), like
+
+    def _new_kind(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor], like: Sequence[Kind]) -> Kind:
         if not tensors:
             raise ArgumentError(f"{self._name} was called without a tensor", fix="call it without graphs")
         refuse_subclasses(tensors)
         needs_gpu(self._name, tensors)
-        any_strides = [*(not is_in_place for is_in_place in in_place), *(False for _ in buffers)]
-        self._kinds.append(Kind(state, guard_tensors(given, any_strides), deque()))
+        if len(like) >= _KINDS_ALIKE:
+            self._warn(
+                f"{self._name} is captured again whenever {like[-1].change()} changes, and a capture takes longer than "
+                "a call without graphs. Pass the value as an argument, or call the function without graphs."
+            )
+            self._kinds.remove(like[0])
+        any_strides = [*(not is_in_place for is_in_place in _read_in_place(call, tensors)), *(False for _ in buffers)]
+        guard = guard_tensors(_as_distinct_objects((*tensors, *buffers)), any_strides)
+        self._kinds.append(Kind(self._state(call, tensors, buffers), guard))
         return self._kinds[-1]
 
-    def _known_kind(self, state: Any, tensors: Sequence[Tensor]) -> Kind | None:
-        return next((kind for kind in self._kinds if kind.state == state and kind.holds(*tensors)), None)
+    def _warn(self, message: str) -> None:
+        """Warn, once for each kind of message."""
+        kind = message.rpartition(". ")[2]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(message, stacklevel=4)
 
-    def _work(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Work:
+    def _work(self, kind: Kind, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Work:
         function: Callable[..., Any] = self.function
         module = self._module
 
@@ -171,10 +288,11 @@ class CudaGraphed(Generic[P, R]):
             args, kwargs = tree.map_tensors(lambda _: next(remaining), call.nest)
             return function(*args, **kwargs) if module is None else module.call(list(remaining), args, kwargs)
 
-        return Work(self._name, run, tensors, _read_in_place(call, tensors), buffers)
+        in_place = _read_in_place(call, tensors)
+        return Work(self._name, run, tensors, in_place, buffers, function, tuple(kind.places))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CudaGraphed, (self.function,)  # a copy captures its own
+        return functools.partial(CudaGraphed, max_pairs=self.max_pairs), (self.function,)  # a copy captures its own
 
     def __repr__(self) -> str:
         return f"<CUDA graphs of {self._name}, {self.captured} captured>"

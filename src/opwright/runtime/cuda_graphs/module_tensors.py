@@ -46,6 +46,10 @@ class ModuleTensors:
             self._buffers = list(self._module.buffers())
         return list(self._parameters.values()), self._buffers
 
+    def look_again(self) -> None:
+        """Walk through the module at the next call: not every change of a module is reported."""
+        self._changed = True
+
     def modes(self) -> list[bool]:
         """Whether each module in it is in training mode."""
         return [module.training for module in self._modules]

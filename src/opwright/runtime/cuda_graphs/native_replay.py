@@ -1,16 +1,14 @@
-"""Replays captured steps in native code, once that is built. Packages do not have this module."""
+"""Replays captured steps in native code, once that is loaded. Packages do not have this module."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from opwright.backends.build_tools import build_tools
 from opwright.backends.native.graph_step import NativeGraph, NativeStep, Refusal, graph_steps
 from opwright.backends.native.tensor_access import address_of
 from opwright.runtime.cuda_graphs.graph import Graph
@@ -21,28 +19,10 @@ from opwright.runtime.cuda_graphs.step import CapturedStep, refuse_subclasses
 __all__ = ["CudaGraphed", "cuda_graphed"]
 
 
-class _FreeSteps:
-    """Has free steps replayed in native code; counts replays in Python until that is loaded, or is not to be had."""
-
-    def __init__(self) -> None:
-        self._is_settled = False
-        self._count: Callable[[], None] | None = None
-
-    def __call__(self, replayed: Replayed) -> None:
-        """Look at a free step before it is replayed."""
-        if replayed.is_native:
-            return
-        if graph_steps.loaded is not None:
-            replayed.replay_natively(graph_steps.loaded.functions_for(_described(replayed.step)))
-        elif not self._is_settled:
-            self._count = self._count or graph_steps.counting(build_tools(), self)
-            if self._count is None:
-                self._is_settled = True
-            else:
-                self._count()
-
-    def _forget_guards(self) -> None:
-        self._is_settled, self._count = True, None
+def _replay_natively(replayed: Replayed) -> None:
+    """Have a free step replayed in native code, if that has been built."""
+    if not replayed.is_native and (native := graph_steps.after_some_calls()) is not None:
+        replayed.replay_natively(native.functions_for(_described(replayed.step)))
 
 
 def _described(step: CapturedStep) -> NativeStep:
@@ -90,4 +70,4 @@ def _refuse(reason: int, tensor: Tensor | None) -> NoReturn:
     raise REFUSALS[Refusal(reason).name.lower().replace("_", " ")]()
 
 
-take_free_steps(_FreeSteps())
+take_free_steps(_replay_natively)

@@ -55,6 +55,12 @@ class Replayed:
         self.run: Callable[..., Sequence[Tensor]] = in_python
         self.is_free: Callable[[], bool] = in_python.is_free
 
+    def run_for_copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Replay a call without gradients; return copies of its outputs, so that the step is free again at once."""
+        outputs = self.run(*tensors)
+        with torch.no_grad():
+            return [o.clone() if lent else o for o, lent in zip(outputs, self.step.is_lent, strict=True)]
+
     def replay_natively(self, replay: Replay) -> None:
         """Replay in native code from now on. The step is free."""
         (self.run, self.is_free), self.is_native = replay, True

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from opwright import tree
 from opwright.errors import ArgumentError, CudaGraphError
-from opwright.internals.tensors import share_memory, version_of, was_written
+from opwright.internals.tensors import memory_of, share_memory
 from opwright.runtime.cuda_graphs.graph import Graph, on_side_stream
+from opwright.runtime.cuda_graphs.places import Places
+from opwright.runtime.cuda_graphs.places_search import covers, find_places
+from opwright.runtime.cuda_graphs.warm_up import Saved, WarmUp, Work, memory_address
 
-__all__ = ["PLAIN_CONSTANTS", "CapturedStep", "Work", "refuse_subclasses"]
+__all__ = ["PLAIN_CONSTANTS", "CapturedStep", "refuse_subclasses"]
 
 # Constants that arguments and results may contain beside tensors; they are the same in every replay.
 PLAIN_CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
 
 
-@dataclass(frozen=True)
-class Work:
-    """The function of a call, with its tensors.
+# Takes tensors that replace the outputs, and the tensors of the call; returns the function's result.
+Assemble = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
 
-    Attributes:
-        name: its name in messages.
-        run: takes the tensors of a call, returns any nest of values.
-        tensors: the tensors of the captured call.
-        read_in_place: whether each is read in place, as parameters are; the others are copied.
-        buffers: other tensors that ``run`` may write, such as running statistics.
-    """
 
-    name: str
-    run: Callable[[Sequence[Tensor]], Any]
-    tensors: Sequence[Tensor]
-    read_in_place: Sequence[bool]
-    buffers: Sequence[Tensor] = field(default=())
+class _Leaf(NamedTuple):
+    """A tensor that the function returned."""
+
+    tensor: Tensor
+    argument: int | None = None  # the position of the call's tensor that it is
+    is_held: bool = False  # whether it is a tensor that the function read besides its arguments
+
+    @property
+    def is_output(self) -> bool:
+        """Whether a replay makes it."""
+        return self.argument is None and not self.is_held
+
+    def given(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The tensor that a call with these tensors returns in its place."""
+        return self.tensor if self.argument is None else tensors[self.argument]
 
 
 class CapturedStep:
@@ -55,10 +59,13 @@ class CapturedStep:
             depends on it.
         watched: tensors that the backward reads and that others may modify.
         lent: the outputs and gradients in memory of the graphs' own.
-        assemble: makes the function's result from tensors that replace ``outputs``.
+        is_lent: whether each output is one of them.
+        places: where the function's other tensors and its constants come from.
+        assemble: makes the function's result from tensors that replace ``outputs``, and from the call's tensors.
 
     Raises:
-        ArgumentError: the function writes one of its tensors, or depends on one that is not among its arguments.
+        ArgumentError: the function writes one of its tensors, returns a view of one, depends on one that is not among
+            its arguments, or changes what it reads.
         CudaGraphError: the function cannot be captured.
     """
 
@@ -73,32 +80,71 @@ class CapturedStep:
             tensor.requires_grad_(wanted)
         self.name = work.name
         self.is_copied = [not is_read_in_place for is_read_in_place in work.read_in_place]
-        in_place = [tensor for tensor, is_copied in zip(own, self.is_copied, strict=True) if not is_copied]
-        self._capture(work, own, in_place)
-        returned = [*self.outputs, *(t for t in self.gradients if t is not None)]
-        self.lent = [t for t in returned if not any(share_memory(t, other) for other in in_place)]
-        self.assemble = _assembler(self._result)
+        self._held: list[Tensor] = []
+        self._capture(work, own)
+        self.assemble = _assembler(self._result, self._leaves)
 
-    def _capture(self, work: Work, own: list[Tensor], in_place: list[Tensor]) -> None:
+    def _capture(self, work: Work, own: list[Tensor]) -> None:
         autocast = _autocast_without_cache()
 
         def forward() -> list[Tensor]:
             with autocast():
                 self._result = work.run(own)
-            self.outputs = _tensors_of(self._result, work.name)
+            self._leaves = self._leaves_of(own)
+            self.outputs = [leaf.tensor for leaf in self._leaves if leaf.is_output]
             return self.outputs
 
         wanted = [t for t in own if t.requires_grad]
         with on_side_stream(own[0].device) as stream:  # one-time work, such as compiling, is not captured
-            saved = _run_once(work, own, forward, wanted)
+            run = WarmUp(work, own, forward, wanted)
+        is_saved = dict(zip(self._positions, run.saved.outputs, strict=True))
+        known = [*work.tensors, *work.buffers]
+        self.places = next((p for p in work.places if covers(p, run.reads, known)), None) or find_places(
+            work.name, work.function or work.run, run.reads, known, own[0].device
+        )
+        self._held = [*work.buffers, *self.places.tensors]
         try:
             copied = [tensor for tensor, is_copied in zip(own, self.is_copied, strict=True) if is_copied]
             self._make_graphs(copied, forward, wanted, stream)
         except RuntimeError as error:
             raise _cannot_be_captured(work, error) from error
+        _refuse_changes(work, self.places)
+        outside = [tensor for tensor, is_copied in zip(own, self.is_copied, strict=True) if not is_copied]
+        outside += [t.detach() for t in (*work.buffers, *run.reads.external.values())]
+        self._keep(outside, [is_saved.get(p, False) for p in self._positions], run.saved)
+
+    def _leaves_of(self, own: Sequence[Tensor]) -> list[_Leaf]:
+        leaves = []
+        for tensor in _tensors_of(self._result, self.name):
+            argument = next((i for i, each in enumerate(own) if each is tensor), None)
+            is_held = argument is None and any(tensor is each for each in self._held)
+            leaves.append(_Leaf(tensor, argument, is_held))
+            if argument is None and any(
+                share_memory(tensor, each) for each, copied in zip(own, self.is_copied, strict=True) if copied
+            ):
+                raise ArgumentError(
+                    f"{self.name} returns a view of an argument, but a replay works on a copy of the argument",
+                    fix="return a clone of the view (.clone()), or the argument itself",
+                )
+        return leaves
+
+    @property
+    def _positions(self) -> list[int]:
+        """The positions of the outputs among all tensors of the result."""
+        return [i for i, leaf in enumerate(self._leaves) if leaf.is_output]
+
+    def _keep(self, outside: list[Tensor], is_saved: Sequence[bool], saved: Saved) -> None:
+        """Keep what the graphs read and have not made, as long as they can be launched."""
+        for graph in (self.forward, self.backward):
+            if graph is not None:
+                graph.hold([*outside, *self.places.aliases])
         # Tensors that the backward reads and that others may modify.
-        self.watched = [t for t in in_place if _storage(t) in saved.storages]
-        self.watched += [t for t, is_saved in zip(self.outputs, saved.outputs, strict=True) if is_saved]
+        self.watched = [t for t in outside if not t.is_inference() and memory_address(t) in saved.storages]
+        self.watched += [t for t, is_one in zip(self.outputs, is_saved, strict=True) if is_one]
+        memories = {memory_of(t) for t in (*outside, *self.places.aliases)}
+        self.is_lent = [memory_of(t) not in memories for t in self.outputs]
+        gradients = [t for t in self.gradients if t is not None and memory_of(t) not in memories]
+        self.lent = [*(t for t, lent in zip(self.outputs, self.is_lent, strict=True) if lent), *gradients]
 
     def _make_graphs(
         self, inputs: list[Tensor], forward: Callable[[], list[Tensor]], wanted: list[Tensor], stream: torch.cuda.Stream
@@ -119,74 +165,20 @@ class CapturedStep:
         self.gradients = [next(found) if is_wanted else None for is_wanted in self._wanted]
 
 
-# -- before the capture ----------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Saved:
-    """Tensors that autograd saved for the backward: the addresses of their storages, and whether each output is one."""
+def _assembler(result: Any, leaves: Sequence[_Leaf]) -> Assemble:
+    if all(leaf.is_output for leaf in leaves):
+        if isinstance(result, Tensor):
+            return lambda outputs, _: outputs[0]
+        if type(result) is tuple and all(isinstance(item, Tensor) for item in result):
+            return lambda outputs, _: tuple(outputs)
 
-    storages: set[int] = field(default_factory=set)
-    outputs: list[bool] = field(default_factory=list)
-
-
-def _run_once(
-    work: Work, own: Sequence[Tensor], forward: Callable[[], list[Tensor]], wanted: Sequence[Tensor]
-) -> Saved:
-    """Run forward and backward, and find what they read and write. Buffers are restored."""
-    saved = Saved()
-
-    def note(tensor: Tensor) -> Tensor:
-        saved.storages.add(_storage(tensor))
-        return tensor.detach()
-
-    before = [buffer.clone() for buffer in work.buffers]
-    versions = [version_of(tensor) for tensor in own]
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
-        outputs = forward()
-    saved.outputs = [_storage(o) in saved.storages for o in outputs]
-    _refuse_unknown_leaves(work, outputs, wanted)
-    differentiable = [o for o in outputs if o.requires_grad]
-    if differentiable:
-        zeros = [torch.zeros_like(o) for o in differentiable]
-        torch.autograd.grad(differentiable, wanted, zeros, allow_unused=True)
-    for buffer, value in zip(work.buffers, before, strict=True):
-        # Restore all: torch's batch_norm does not count its writes, and a backward may have saved a buffer.
-        buffer.data.copy_(value)
-    if any(was_written(tensor, version) for tensor, version in zip(own, versions, strict=True)):
-        raise ArgumentError(
-            f"{work.name} writes into an argument, but replays work on copies", fix="call it without graphs"
-        )
-    return saved
-
-
-def _refuse_unknown_leaves(work: Work, outputs: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-    """Refuse a function with gradients for a tensor of its closure, which a replay could not pass on."""
-    nodes = [o.grad_fn for o in outputs if o.grad_fn is not None]
-    seen = set(nodes)
-    for node in nodes:  # the list grows during the loop
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and not any(leaf is tensor for tensor in known):
-            raise ArgumentError(
-                f"{work.name} depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is neither "
-                "an argument nor a parameter of the module",
-                fix="pass it as an argument, or call ow.cuda_graphed on the module itself",
-            )
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                nodes.append(following)
-
-
-def _assembler(result: Any) -> Callable[[Sequence[Tensor]], Any]:
-    if isinstance(result, Tensor):
-        return lambda outputs: outputs[0]
-    if type(result) is tuple and all(isinstance(item, Tensor) for item in result):
-        return tuple
-
-    def assemble(outputs: Sequence[Tensor]) -> Any:
+    def assemble(outputs: Sequence[Tensor], tensors: Sequence[Tensor]) -> Any:
         remaining = iter(outputs)
-        return tree.map_tensors(lambda _: next(remaining), result)
+        found = iter([next(remaining) if leaf.is_output else leaf.given(tensors) for leaf in leaves])
+        return tree.map_tensors(lambda _: next(found), result)
 
     return assemble
 
@@ -214,6 +206,16 @@ def _autocast_without_cache() -> Callable[[], contextlib.AbstractContextManager[
     return lambda: torch.autocast("cuda", dtype, cache_enabled=False)
 
 
+def _refuse_changes(work: Work, places: Places) -> None:
+    """Refuse a function that changes what it reads, which a replay would not do."""
+    changed = places.change()
+    if changed is not None:
+        raise ArgumentError(
+            f"{work.name} changes {changed} when it runs, but a replay does not run its Python code",
+            fix="leave this change out, write in place into a buffer instead, or call it without graphs",
+        )
+
+
 def _cannot_be_captured(work: Work, error: RuntimeError) -> CudaGraphError:
     return CudaGraphError(
         f"{work.name} cannot be captured as a CUDA graph: {error}",
@@ -233,7 +235,3 @@ def refuse_subclasses(tensors: Sequence[Tensor | None]) -> None:
             raise ArgumentError(
                 f"CUDA graphs copy plain tensors, but one is a {type(tensor).__name__}", fix="call without graphs"
             )
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

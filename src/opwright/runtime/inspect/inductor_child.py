@@ -2,6 +2,10 @@
 
 ``python -m opwright.runtime.inspect.inductor_child FOLDER`` reads the job that ``generate_in_child`` wrote there and
 writes the answer beside it.
+
+Inductor has no public way to generate code for a GPU that is not there (torch 2.11 to 2.15). While it turns a finished
+graph into code, a record answers its questions about the device. Tracing and rewriting before that run without the
+record, because they would allocate on the device or time it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from opwright.backends import get_backend
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda.launches import kernels_launched
 from opwright.backends.cuda.module import CudaKernel, CudaModule, cuda_module
-from opwright.backends.cuda.text.parsing import is_template
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Resources
 from opwright.backends.gpu.sass import disassemble
 from opwright.backends.native.disassembly import disassemble_host
@@ -23,6 +22,7 @@ from opwright.backends.reachable import values_reached
 from opwright.backends.triton.stages import STAGES, CompiledKernel, compile_launches
 from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError, TargetError
+from opwright.languages import LANGUAGES
 from opwright.results import Shown
 from opwright.runtime.inspect.inductor_views import ViewOptions, default_arch, generated, stages, typical
 from opwright.runtime.kernel import Kernel
@@ -143,7 +143,7 @@ def show_cuda_file(file: Path, what: str, arch: str, instances: tuple[str, ...])
 
 def _source(kernel: Kernel, options: ViewOptions) -> list[Shown]:
     backend = get_backend(kernel.backend)
-    language = {"cpp": "cpp", "cuda": "cuda", "mojo": "mojo", "max": "mojo"}.get(kernel.backend, "python")
+    language = LANGUAGES[kernel.backend].syntax
     made = Shown(f"{kernel.name}: its source", language, backend.generate(kernel.spec, kernel.contract))
     if isinstance(kernel.spec.source, Path):
         written = Shown(kernel.spec.source.name, language, kernel.spec.source.read_text())
@@ -299,7 +299,7 @@ def _cuda_kernels(launcher: Any) -> Iterator[CudaKernel]:
 
 def _is_whole(name: str, module: CudaModule) -> bool:
     """Whether a constant names a kernel, and is no part of a name that is composed, such as ``add<``."""
-    return name.endswith(">") if "<" in name else not is_template(module.source.text, name)
+    return name.endswith(">") if "<" in name else not module.source.defining(name).is_template(name)
 
 
 def _constants(function: Any) -> Iterator[Any]:

@@ -45,6 +45,7 @@ def make_function(rules: Rules, overload: Any, in_order: InOrder) -> type[torch.
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         *args, passed = inputs
         ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # without the _Passed
+        ctx.gradient = rules.gradient
         rules.setup_context(ctx, in_order(args, passed.keywords), output)
 
     def vmap(info: Any, in_dims: Any, *args_and_passed: Any) -> tuple[Any, Any]:
@@ -66,10 +67,11 @@ def _function_named(contract: Contract, steps: dict[str, Callable[..., Any]]) ->
 
 
 def _backward_of(rules: Rules) -> Callable[..., tuple[Any, ...]]:
-    """``backward(ctx, *grads)`` of a Function whose last argument is not the operator's."""
+    """``backward(ctx, *grads)`` of a Function whose last argument is not the operator's. The gradient is that of the
+    forward's time, which has chosen what was saved."""
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        found = tuple(rules.gradient.backward(ctx, grads))
+        found = tuple(ctx.gradient.backward(ctx, grads))
         count = len(ctx.needs_input_grad)  # the dispatcher drops arguments that equal their defaults
         return (*gradient_for_each(rules.contract, found, count), None)
 
@@ -86,6 +88,12 @@ def gradient_for_each(contract: Contract, found: tuple[Any, ...], count: int) ->
     if len(found) == positional == count:
         return found
     expected = min(count, positional)
+    extra = next((i for i, g in enumerate(found[expected:positional], expected) if g is not None), None)
+    if extra is not None and len(found) == positional:  # as torch says of an argument that the dispatcher passes
+        raise RuntimeError(
+            f"function {gradient_name(contract)} returned a gradient different than None at position {extra + 1}, "
+            "but the corresponding forward input was not a Variable"
+        )
     if len(found) < expected or any(g is not None for g in found[expected:]):
         raise RuntimeError(
             f"{contract.qualname}: its backward returned {len(found)} gradients; expected one, or None, "
@@ -112,7 +120,8 @@ def make_tracker(rules: Rules) -> Callable[..., Any]:
         *arguments, run = args_and_passed
         output = run(*arguments)
         ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # run is not an argument
-        rules.gradient.save(ctx, arguments, output)
+        ctx.gradient = rules.gradient
+        ctx.gradient.save(ctx, arguments, output)
         return visible(output)
 
     function: Any = _function_named(rules.contract, {"forward": forward, "backward": _backward_of(rules)})
@@ -120,16 +129,33 @@ def make_tracker(rules: Rules) -> Callable[..., Any]:
     return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]
 
 
-def kernel_for_autograd(
-    contract: Contract, overload: Any, in_order: InOrder, function: type[torch.autograd.Function]
-) -> Callable[..., Any]:
-    """The kernel for the dispatch key ``Autograd``, which also takes the key set."""
+def kernel_for_autograd(rules: Rules, overload: Any, in_order: InOrder) -> Callable[..., Any]:
+    """The kernel for the dispatch key ``Autograd``, which also takes the key set.
+
+    No transform of ``torch.func`` is at work below this key. So its Function has a forward that takes ``ctx``: without
+    it torch binds the arguments in Python at each call, and asks for transforms.
+    """
+    contract = rules.contract
+
+    def forward(ctx: Any, *args_and_passed: Any) -> Any:
+        *args, passed = args_and_passed
+        output = _below_autograd(contract, overload, passed.keyset, args, passed.keywords)
+        ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # without the _Passed
+        ctx.gradient = rules.gradient
+        rules.setup_context(ctx, in_order(args, passed.keywords), output)
+        return output
+
+    steps = {"forward": forward, "backward": _backward_of(rules)}
+    function: Any = _function_named(contract, steps)
+    apply = super(torch.autograd.Function, function).apply
+
+    is_grad_enabled = torch.is_grad_enabled
 
     def autograd(keyset: Any, *args: Any, **keywords: Any) -> Any:
         if forward_mode_is_on():
             return _run_reference(contract, in_order(args, keywords))
-        if torch.is_grad_enabled() and any_requires_grad(*args):
-            return function.apply(*args, _Passed(keyset, keywords))
+        if is_grad_enabled() and any_requires_grad(*args):
+            return apply(*args, _Passed(keyset, keywords))
         return _below_autograd(contract, overload, keyset, args, keywords)
 
     return autograd

@@ -3,7 +3,8 @@
 The backward operator's parameters define what it takes: first the gradient of each visible floating output, in order;
 then, by name, arguments of the forward, and its outputs as ``result`` or ``result0``, ``result1``, … as in torch's
 derivatives.yaml, including saved-for-backward outputs. A parameter called ``needs``, a list[bool], states which
-gradients are needed; the others may be zeros. It returns a gradient for each floating tensor argument.
+gradients are needed; the others may be zeros. It returns a gradient for each floating tensor argument that is
+not marked ``ow.no_gradient``.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def _visible(contract: Contract) -> list[TensorType]:
 
 
 def _has_gradient(argument: Argument) -> bool:
-    return argument.kind is Kind.TENSOR and argument.tensor is not None and _is_floating(argument.tensor)
+    is_floating = argument.kind is Kind.TENSOR and argument.tensor is not None and _is_floating(argument.tensor)
+    return is_floating and not argument.no_gradient
 
 
 def _is_floating(tensor: TensorType) -> bool:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
 from opwright import tree
+from opwright.backends.triton.tracing import traceable_launcher
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.signature import Kind
 from opwright.errors import ContractError
 from opwright.internals.compiler import DispatchMode, a_graph_is_traced
-from opwright.internals.dispatch import is_batched, transforms_are_on
-from opwright.runtime.call.fast_path import is_plain_call
+from opwright.internals.dispatch import is_batched, is_plain_call, transforms_are_on
 from opwright.runtime.register.backward_operator import BackwardOperator
 from opwright.runtime.register.replicated import are_distributed, has_no_placements, on_whole_tensors
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
@@ -36,6 +36,9 @@ class Gradient(Protocol):
     @property
     def sources(self) -> tuple[int, ...] | None: ...
 
+    # Whether zeros stand for the gradient of an output that nothing depends on, as ``ctx.set_materialize_grads`` says.
+    materialize_grads: bool
+
     def fits(self, arguments: Sequence[Any]) -> bool:
         """Whether the values of ``sources`` can be saved without a ctx, of calls with arguments like these."""
 
@@ -48,11 +51,19 @@ class Gradient(Protocol):
     def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
         """The same from the values of ``sources``."""
 
+    @property
+    def selection(self) -> Selection | None:
+        """What a custom ``setup_context`` saves, if ``sources`` are from it."""
+
     # -- recording it (recorded_gradient.py)
 
     @property
     def computed_by(self) -> Any:
         """What computes it: the reference, or the registered backward."""
+
+    @property
+    def backward_operator(self) -> Any:
+        """The operator that is the whole gradient; None if there is none."""
 
     recordings: int  # how often that was tried
 
@@ -64,12 +75,20 @@ class Gradient(Protocol):
 
 
 class DerivedGradient:
-    """The VJP of the reference, recomputed from the arguments (``vjp_operator``)."""
+    """The VJP of the reference, recomputed from the arguments (``vjp_operator``).
+
+    An output that nothing depends on is left out, as torch leaves it out of the reference: zeros times an infinite
+    derivative would be NaN.
+    """
+
+    materialize_grads = False
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
         self.sources = tuple(range(len(contract.signature.arguments)))
         self.recordings = 0
+
+    selection = backward_operator = None
 
     @property
     def computed_by(self) -> Any:
@@ -79,6 +98,7 @@ class DerivedGradient:
         return True
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
+        ctx.set_materialize_grads(self.materialize_grads)
         save_values(ctx, arguments)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
@@ -110,7 +130,7 @@ class DerivedGradient:
         grads: Sequence[Any],
     ) -> Sequence[Any]:
         contract = self.contract
-        needs = _needs(arguments, needs_input_grad)
+        needs = _needs(contract, arguments, needs_input_grad)
         incoming = _without_none(grads, contract, arguments)
         found, remaining = iter(vjp_for(arguments, incoming)(incoming, *arguments, needs)), iter(needs)
 
@@ -128,7 +148,8 @@ class DerivedGradient:
         if transforms_are_on():
             # torch.func does not differentiate through lists, which the VJP operator takes, so it is called directly.
             return functools.partial(derive.functional_vjp, contract)
-        if are_distributed(arguments) or (not is_traced and any(map(is_batched, incoming))):
+        is_sparse = any(grad.layout is not torch.strided for grad in incoming)  # such as an embedding's
+        if is_sparse or are_distributed(arguments) or (not is_traced and any(map(is_batched, incoming))):
             # DTensor has placements for the reference's own operations, and torch.autograd batches of them; an operator
             # with lists would need a rule.
             return functools.partial(_vjp_of_the_reference, contract)
@@ -139,9 +160,10 @@ class DerivedGradient:
         return operator
 
 
-def _needs(arguments: Sequence[Any], flags: Sequence[Any]) -> list[bool]:
+def _needs(contract: Contract, arguments: Sequence[Any], flags: Sequence[Any]) -> list[bool]:
     """For each tensor among the arguments, lists flattened, whether its gradient is needed."""
     padded = [*flags, *[False] * (len(arguments) - len(flags))]  # autograd has no flags for keyword-only arguments
+    padded = [need if i not in contract.signature.without_gradient else False for i, need in enumerate(padded)]
     needs: list[bool] = []
     for value, need in zip(arguments, padded, strict=True):
         if isinstance(value, list):
@@ -223,6 +245,18 @@ class Selection(Protocol):
     def places(self) -> tuple[int, ...]:
         """As ``Gradient.sources``."""
 
+    @property
+    def watched(self) -> tuple[Any, ...]:
+        """What must be as it was for the selection to hold."""
+
+    @property
+    def attributes(self) -> Mapping[str, int]:
+        """The names on ``ctx`` that have values of the call."""
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """The names on ``ctx`` that have the same value in each call."""
+
     def fits(self, arguments: Sequence[Any]) -> bool:
         """As ``Gradient.fits``."""
 
@@ -236,22 +270,24 @@ Select = Callable[[Contract, Backward, SetupContext | None], Selection | None]
 class CustomGradient:
     """A registered backward and setup_context, as in ``torch.library.register_autograd``."""
 
+    materialize_grads = True
+
     def __init__(
         self, contract: Contract, backward: Backward, setup_context: SetupContext | None, select: Select | None = None
     ) -> None:
         self.contract = contract
         self._backward = backward
         self._setup_context = setup_context
-        self._selection: Selection | None = None
+        self.selection: Selection | None = None
         self.sources: tuple[int, ...] | None = None
         self.recordings = 0
         if isinstance(backward, BackwardOperator):
             self.sources = backward.sources
         elif select is not None and (selection := select(contract, backward, setup_context)) is not None:
-            self._selection, self.sources = selection, selection.places
+            self.selection, self.sources = selection, selection.places
 
     def fits(self, arguments: Sequence[Any]) -> bool:
-        return self._selection is None or self._selection.fits(arguments)
+        return self.selection is None or self.selection.fits(arguments)
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         if self._setup_context is None:
@@ -263,12 +299,19 @@ class CustomGradient:
             self._setup_context(ctx=ctx, inputs=tuple(arguments), output=output)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        found = self._backward(ctx, *grads)
-        return found if isinstance(found, tuple) else (found,)
+        backward = self._in_a_graph if a_graph_is_traced() else self._backward
+        found = backward(ctx, *grads)
+        none = self.contract.signature.without_gradient
+        return tuple(None if i in none else g for i, g in enumerate(found if isinstance(found, tuple) else (found,)))
+
+    @functools.cached_property
+    def _in_a_graph(self) -> Backward:
+        """The backward for fake tensors, on which Triton's kernels cannot run: their launches become nodes."""
+        return traceable_launcher(self._backward) or self._backward
 
     def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
-        if self._selection is not None:
-            return self.backward(self._selection.context(values, needs_input_grad), grads)
+        if self.selection is not None:
+            return self.backward(self.selection.context(values, needs_input_grad), grads)
         assert isinstance(self._backward, BackwardOperator)  # no other has sources
         return self._backward.gradients(values, needs_input_grad, grads)
 
@@ -278,6 +321,10 @@ class CustomGradient:
     def computed_by(self) -> Any:
         return self._backward
 
+    @property
+    def backward_operator(self) -> Any:
+        return self._backward.operator if isinstance(self._backward, BackwardOperator) else None
+
 
 class _CustomGradientOfSaved:
     """A custom gradient of an operator with saved-for-backward outputs.
@@ -285,6 +332,8 @@ class _CustomGradientOfSaved:
     No gradient flows through saved outputs, so that a derivative of the custom backward would miss terms. So the
     arguments are saved as well, and second derivatives come from the reference.
     """
+
+    materialize_grads = True
 
     def __init__(
         self, contract: Contract, backward: Backward, setup_context: SetupContext | None, select: Select | None = None
@@ -318,8 +367,16 @@ class _CustomGradientOfSaved:
     traceable_gradients = gradients
 
     @property
+    def selection(self) -> Selection | None:
+        return self._custom.selection
+
+    @property
     def computed_by(self) -> Any:
         return self._custom.computed_by
+
+    @property
+    def backward_operator(self) -> Any:
+        return self._custom.backward_operator
 
 
 def custom_gradient(

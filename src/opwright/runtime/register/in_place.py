@@ -1,5 +1,11 @@
 """How an operator that writes its arguments meets autograd and ``torch.func``: by its functional form, whose new values
-are copied into the arguments. Everywhere else its kernels write them directly."""
+are copied into the arguments. Everywhere else its kernels write them directly.
+
+The functional form is a second operator, ``demo::f_functional``, which returns the new values (``contract.py``); its
+kernels are those of ``demo::f`` on copies (``call/on_copies.py``). torch.compile functionalises the schema of
+``demo::f``, and makes no copy where the old value is not needed. Writes count in the tensors' versions, so a backward
+that saved a written tensor raises an error.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 Every part is registered once, as a function that looks up the current rule, so a custom rule takes effect without a
 new registration. Redefining an operator destroys the old registration and resets torch.compile's caches, which would
 otherwise use an old gradient or shape, because their key is the operator's name (seen on torch 2.11 to 2.15).
+
+``Library.define`` and ``impl`` take functions for single dispatch keys, such as autograd's and autocast's, which
+``torch.library.custom_op`` makes itself. The fake and vmap are registered by the same public functions as there.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Registrable:
             operator opaque.
         fingerprint: a digest of everything that compiled code may depend on.
         retire: called when another definition replaces this one.
+        traced: called when torch.compile, or another user of fake tensors, traces the operator.
     """
 
     operator: Any
@@ -61,6 +65,7 @@ class Registrable:
     traceable_kernel: Callable[[Sequence[Any]], Callable[..., Any] | None]
     fingerprint: Callable[[], str]
     retire: Callable[[], None]
+    traced: Callable[[], None]
 
     @property
     def contract(self) -> Contract:
@@ -80,6 +85,7 @@ class Registration:
     def destroy(self) -> None:
         """Undo the registration, and drop code that was compiled with the operator."""
         _reset_compiled(self)
+        self.registrable.retire()  # before the dispatcher forgets what fast calls compare
         torch.utils.flop_counter.flop_registry.pop(self.overload.overloadpacket, None)
         torch_registration.remove_decomposition(self.overload)
         torch_registration.remove_sharding(self.overload)
@@ -89,7 +95,6 @@ class Registration:
                 "a definition",
                 fix="restart Python",
             )
-        self.registrable.retire()
 
 
 # The handles with which opwright's registrations can be undone.
@@ -215,6 +220,7 @@ def _prepare_for_tracing(registrable: Registrable, overload: Any) -> None:
 
     torch_registration.keep_opaque_in_inductor(overload)
     _registered[registrable.contract.qualname].traced = True
+    registrable.traced()
     parts = [f"{name}={r.registrable.fingerprint()}" for name, r in sorted(_registered.items())]
     others = [p for p in config.cache_key_tag.split() if not p.startswith(f"{_OURS}:")]
     config.cache_key_tag = " ".join([*others, f"{_OURS}:{digest(str(_FORM_OF_GRAPHS), *parts)}"])
@@ -229,7 +235,11 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
         _define_vjp(contract, library)
     overload = getattr(getattr(torch.ops, contract.namespace), name).default
 
+    every, is_plain = len(signature.arguments), not contract.classes and not signature.keyword_only
+
     def in_order(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        if is_plain and len(args) == every:
+            return tuple(args)
         # The dispatcher drops arguments that equal their defaults.
         missing = signature.positional[len(args) :]
         positional = (*args, *(kwargs.get(a.name, a.default) for a in missing))
@@ -237,17 +247,19 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
             contract.with_members((*positional, *(kwargs.get(a.name, a.default) for a in signature.keyword_only)))
         )
 
+    run_kernel, writes_without_keys = registrable.run, bool(signature.mutated) and not HAS_AUTOGRAD_KEYS
+
     def run(*args: Any, **kwargs: Any) -> Any:
         if not has_forward_mode and forward_mode_is_on():
             raise NotImplementedError(
                 f"{contract.qualname} has no forward-mode derivative: {_why_no_forward_mode(contract)}\n  → "
                 f"call its reference instead, {name}.contract.function"
             )
-        if signature.mutated and not HAS_AUTOGRAD_KEYS:
+        if writes_without_keys:
             refuse_gradients(contract, args)
         if conjugates_are_ignored():
-            return run_with_lazy_conjugates(registrable.run, in_order(args, kwargs))
-        return registrable.run(in_order(args, kwargs))
+            return run_with_lazy_conjugates(run_kernel, in_order(args, kwargs))
+        return run_kernel(in_order(args, kwargs))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         _prepare_for_tracing(registrable, overload)
@@ -307,7 +319,7 @@ def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: 
     contract = rules.contract
     if _has_own_function(contract):
         function = make_function(rules, overload, in_order)
-        autograd = kernel_for_autograd(contract, overload, in_order, function)
+        autograd = kernel_for_autograd(rules, overload, in_order)
         library.impl(contract.name, autograd, "Autograd", with_keyset=True)
         transforms = kernel_for_transforms(contract, in_order, function)
         library.impl(contract.name, transforms, "FuncTorchDynamicLayerFrontMode")

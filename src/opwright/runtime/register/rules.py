@@ -30,6 +30,7 @@ class Rules:
 
     def __init__(self, contract: Contract, select: Select | None = None) -> None:
         self.contract = contract
+        self._saves_outputs = contract.signature.visible < len(contract.signature.returns)
         self._select = select
         self.custom: dict[str, Callable[..., Any]] = {}
         self.gradient: Gradient = DerivedGradient(contract)
@@ -38,7 +39,9 @@ class Rules:
     def replace(self, part: str, function: Callable[..., Any]) -> None:
         """Replace a derived rule by a custom one. ``part``: fake, vmap, flops or sharding."""
         if not callable(function):
-            raise KernelError(f"{self.contract.qualname}: register_{part} was given {type(function).__name__}")
+            raise KernelError(
+                f"{self.contract.qualname}: register_{part} must be given a callable, got {type(function).__name__}"
+            )
         self.custom[part] = function
 
     def replace_gradient(self, backward: Callable[..., Any], setup_context: Callable[..., None] | None) -> None:
@@ -90,8 +93,8 @@ class Rules:
     def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         """Save what the backward needs, for an ``autograd.Function`` that returns all of the operator's outputs."""
         self.gradient.save(ctx, arguments, output)
-        saved = self.contract.unpack(output)[self.contract.signature.visible :]
-        if saved:
+        if self._saves_outputs:
+            saved = self.contract.unpack(output)[self.contract.signature.visible :]
             ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *saved)
 
     def vmap(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:

@@ -30,7 +30,7 @@ def save_values(ctx: Any, values: Sequence[Any], before: Sequence[Any] = ()) -> 
     Args:
         before: other tensors (or None) that come first in ``ctx.saved_tensors``.
     """
-    kinds = set(map(type, values))
+    kinds = {type(value) for value in values}
     if kinds <= _TENSORS:
         ctx.save_for_backward(*before, *values)
         ctx.opwright_saved = _Saved(len(before), None, None)
@@ -39,9 +39,9 @@ def save_values(ctx: Any, values: Sequence[Any], before: Sequence[Any] = ()) -> 
     if not kinds.isdisjoint(_NESTS):
         nest = tree.map_leaves(lambda leaf: None, list(values))  # without the tensors, which autograd holds
         values = tree.leaves(list(values))
-    tensors = [value if isinstance(value, torch.Tensor) else None for value in values]
-    ctx.save_for_backward(*before, *tensors)
-    others = [value if tensor is None else None for value, tensor in zip(values, tensors, strict=True)]
+    is_tensor = [isinstance(value, torch.Tensor) for value in values]
+    ctx.save_for_backward(*before, *[v if tensor else None for v, tensor in zip(values, is_tensor, strict=True)])
+    others = [None if tensor else v for v, tensor in zip(values, is_tensor, strict=True)]
     ctx.opwright_saved = _Saved(len(before), others, nest)
 
 

@@ -3,6 +3,9 @@
 ``demo::saxpy`` gets a second operator, ``demo::saxpy_vjp``, which recomputes the reference and differentiates it. What
 torch.compile caches for a training step then contains only the backward's name, so that no cache has an old
 gradient, and profilers show it. Its own gradient is plain torch operations, which have derivatives of any order.
+
+Where torch.compile traces a backward, it traces the reference's operations instead, so that a compiler fuses them. A
+reference that reads values, or has too many operations (``gradients.py``), stays one operator.
 """
 
 from __future__ import annotations

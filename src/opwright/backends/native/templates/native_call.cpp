@@ -311,7 +311,7 @@ PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* description = static_cast<Description*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_description), capsule_name));
   if (description == nullptr) return nullptr;
   if (count != description->arguments && description->returned != 0) {
-    PyErr_Format(PyExc_TypeError, "the kernel takes %zd arguments, but %zd were passed", description->arguments, count);
+    PyErr_Format(PyExc_TypeError, "the kernel takes %zd arguments, got %zd", description->arguments, count);
     return nullptr;
   }
   try {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -114,7 +115,7 @@ struct Call<function, Result (*)(Arguments...)> {
 
   static PyObject* call(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     if (count != sizeof...(Arguments)) {
-      PyErr_Format(PyExc_TypeError, "the kernel takes %zd arguments, but %zd were passed", Py_ssize_t(sizeof...(Arguments)),
+      PyErr_Format(PyExc_TypeError, "the kernel takes %zd arguments, got %zd", Py_ssize_t(sizeof...(Arguments)),
                    count);
       return nullptr;
     }
@@ -122,9 +123,19 @@ struct Call<function, Result (*)(Arguments...)> {
       return with(arguments, std::index_sequence_for<Arguments...>());
     } catch (const PythonError&) {
       // Python's error is set.
+    } catch (const std::bad_alloc& error) {  // from here on as pybind11 translates exceptions
+      PyErr_SetString(PyExc_MemoryError, error.what());
     } catch (const std::out_of_range& error) {
-      // As through the dispatcher. Which other types it distinguishes depends on torch's version.
       PyErr_SetString(PyExc_IndexError, error.what());
+    } catch (const std::logic_error& error) {
+      const bool is_of_value = dynamic_cast<const std::domain_error*>(&error) != nullptr ||
+                               dynamic_cast<const std::invalid_argument*>(&error) != nullptr ||
+                               dynamic_cast<const std::length_error*>(&error) != nullptr;
+      PyErr_SetString(is_of_value ? PyExc_ValueError : PyExc_RuntimeError, error.what());
+    } catch (const std::overflow_error& error) {
+      PyErr_SetString(PyExc_OverflowError, error.what());
+    } catch (const std::range_error& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
     } catch (const std::exception& error) {
       PyErr_SetString(PyExc_RuntimeError, error.what());
     } catch (...) {

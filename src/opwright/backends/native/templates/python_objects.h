@@ -14,7 +14,8 @@ namespace {
 // A strong reference, taken and dropped under the GIL.
 class Owned {
  public:
-  explicit Owned(PyObject* object = nullptr) : object_(object) {}
+  Owned() : object_(nullptr) {}
+  explicit Owned(PyObject* object) : object_(object) {}
   Owned(const Owned&) = delete;
   Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   Owned& operator=(Owned&& other) noexcept {

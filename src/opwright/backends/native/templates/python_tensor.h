@@ -23,8 +23,11 @@ extern "C" __attribute__((weak)) AOTITorchError torch_tensor_to_pyobject(AtenTen
 #pragma weak PyEval_RestoreThread
 #pragma weak PyEval_SaveThread
 #pragma weak PyExc_IndexError
+#pragma weak PyExc_MemoryError
+#pragma weak PyExc_OverflowError
 #pragma weak PyExc_RuntimeError
 #pragma weak PyExc_TypeError
+#pragma weak PyExc_ValueError
 #pragma weak PyFloat_AsDouble
 #pragma weak PyLong_AsLongLong
 #pragma weak PyObject_IsTrue

@@ -1,0 +1,43 @@
+"""What the nodes of a host function's syntax tree say: names, types, inner nodes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from opwright.backends.simulation import syntax_tree
+
+__all__ = ["inner_of", "leaf_of", "parsed", "plain_type", "text_of"]
+
+
+def text_of(node: Any) -> str:
+    return str(node.text.decode())
+
+
+def parsed(statements: str, place: Any) -> Any:
+    """The tree of statements, in the line of a node that stands for them."""
+    before = "\n" * int(place.start_point[0])
+    return syntax_tree(f"{before}void f() {{ {statements} }}").named_children[0].child_by_field_name("body")
+
+
+def inner_of(node: Any, kind: str) -> Any:
+    """The first node of a kind in a tree."""
+    waiting = [node]
+    while waiting:
+        current = waiting.pop(0)
+        if current.type == kind:
+            return current
+        waiting += current.named_children
+    return None
+
+
+def leaf_of(node: Any) -> Any:
+    """The name that a declarator declares."""
+    while node.type != "identifier":
+        node = node.child_by_field_name("declarator") or node.named_children[-1]
+    return node
+
+
+def plain_type(text: str) -> str:
+    text = re.sub(r"\b(?:const|constexpr|static|__restrict__|typename)\b|&", " ", text)
+    return re.sub(r"\s*\*", "*", " ".join(text.split()))

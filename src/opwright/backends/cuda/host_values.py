@@ -1,0 +1,210 @@
+"""What simulated host functions compute with: numbers of C++, and functions and methods of torch's tensors.
+
+Whatever is not listed here is not simulated.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = [
+    "CONSTANTS", "CPP_TYPES", "FUNCTIONS", "METHODS", "NO_EFFECT", "STREAM", "Options", "as_pointer_to", "binary",
+    "convert", "dispatched_dtypes", "dtype_of_type",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """torch's TensorOptions. All tensors are on the CPU."""
+
+    dtype: torch.dtype
+
+
+STREAM = object()  # a stream, a guard, a device: nothing depends on them here
+CPP_TYPES = {
+    torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
+    torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int", torch.int64: "int64_t",
+    torch.bool: "bool",
+}  # fmt: skip
+_OTHER_NAMES = {
+    "Half": torch.float16, "half": torch.float16, "__half": torch.float16, "BFloat16": torch.bfloat16,
+    "__nv_bfloat16": torch.bfloat16, "nv_bfloat16": torch.bfloat16, "int32_t": torch.int32, "long": torch.int64,
+    "long long": torch.int64, "unsigned char": torch.uint8, "short": torch.int16, "signed char": torch.int8,
+}  # fmt: skip
+_DTYPES = {name.rpartition("::")[2]: dtype for dtype, name in CPP_TYPES.items()} | _OTHER_NAMES
+_SCALAR_TYPES = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64,
+    "Bool": torch.bool,
+    **{f"Float{n}": getattr(torch, f"float{n}") for n in (16, 32, 64)},
+    **{f"Int{n}": getattr(torch, f"int{n}") for n in (8, 16, 32, 64)}, "UInt8": torch.uint8,
+}  # fmt: skip
+# torch::kFloat, and at::ScalarType::Float, by their last names.
+CONSTANTS: dict[str, Any] = {
+    **{f"k{name}": dtype for name, dtype in _SCALAR_TYPES.items()}, **_SCALAR_TYPES,
+    "kCUDA": STREAM, "cudaSuccess": 0, "nullopt": None,
+    "cudaFuncAttributeMaxDynamicSharedMemorySize": 0,
+}  # fmt: skip
+_BITS = {
+    "int": 32, "int32_t": 32, "long": 64, "long long": 64, "int64_t": 64, "short": 16, "int16_t": 16, "ssize_t": 64,
+    "ptrdiff_t": 64, "int8_t": 8,
+}  # fmt: skip
+_UNSIGNED_BITS = {
+    "unsigned": 32, "unsigned int": 32, "uint32_t": 32, "uint": 32, "size_t": 64, "uint64_t": 64, "unsigned long": 64,
+    "unsigned long long": 64, "uint16_t": 16, "uint8_t": 8,
+}  # fmt: skip
+# Functions and macros that check or order what a GPU does.
+NO_EFFECT = frozenset({
+    "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaFuncSetAttribute",
+    "C10_CUDA_KERNEL_LAUNCH_CHECK", "C10_CUDA_CHECK", "AT_CUDA_CHECK", "STD_CUDA_CHECK", "STD_CUDA_KERNEL_LAUNCH_CHECK",
+})  # fmt: skip
+
+
+def dtype_of_type(name: str) -> torch.dtype | None:
+    """The dtype of tensors of a C++ type."""
+    return _DTYPES.get(name if name in _DTYPES else name.rpartition("::")[2])
+
+
+def convert(value: Any, type_name: str) -> Any:
+    """A value as a variable of a type has it.
+
+    Raises:
+        ValueError: it does not fit, and C++ would change it without a word.
+    """
+    bits, unsigned = _BITS.get(type_name), _UNSIGNED_BITS.get(type_name)
+    if type_name == "bool":
+        return bool(value)
+    if type_name in ("float", "double"):
+        number = float(value)
+        return struct.unpack("f", struct.pack("f", number))[0] if type_name == "float" else number
+    if bits is None and unsigned is None:
+        return value
+    number = int(value)
+    low, high = (0, 1 << unsigned) if unsigned is not None else (-(1 << (bits or 1) - 1), 1 << (bits or 1) - 1)
+    if not low <= number < high:
+        raise ValueError(f"{number} does not fit into {type_name}")
+    return number
+
+
+def binary(sign: str, a: Any, b: Any) -> Any:
+    """An operation on numbers. Quotients of integers are cut off."""
+    if sign in ("/", "%") and isinstance(a, int) and isinstance(b, int):
+        if b == 0:
+            raise ValueError("integer division by zero")
+        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        return quotient if sign == "/" else a - quotient * b
+    return _OPERATIONS[sign](a, b)
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
+    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "&": lambda a, b: a & b, "|": lambda a, b: a | b,
+    "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b, "^": lambda a, b: a ^ b,
+}  # fmt: skip
+
+
+def as_pointer_to(value: Any, type_name: str) -> Any:
+    """A tensor, or none, as a pointer to a type, which ``reinterpret_cast`` gives."""
+    dtype = dtype_of_type(type_name)
+    if not isinstance(value, torch.Tensor) or dtype is None or value.dtype == dtype:
+        return value
+    return value.view(dtype)
+
+
+def dispatched_dtypes(macro: str) -> set[torch.dtype] | None:
+    """The dtypes that ``AT_DISPATCH_…`` or a group of ``THO_DISPATCH_V2`` has, but for its arguments; None if it is not
+    known."""
+    known: set[torch.dtype] = set()
+    if "FLOATING_TYPES" in macro or "ALL_TYPES" in macro:
+        known |= {torch.float32, torch.float64}
+    if "INTEGRAL_TYPES" in macro or "ALL_TYPES" in macro:
+        known |= {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+    if "_AND_HALF" in macro:
+        known.add(torch.float16)
+    return None if not known or "COMPLEX" in macro or "QINT" in macro else known
+
+
+def _data(tensor: torch.Tensor, type_name: str = "") -> torch.Tensor:
+    dtype = dtype_of_type(type_name) if type_name else tensor.dtype
+    if dtype != tensor.dtype:
+        raise TypeError(f"expected elements of {type_name}, got {tensor.dtype}")
+    return tensor
+
+
+def _sized(sizes: Any, dtype: Any = None) -> tuple[list[int], torch.dtype]:
+    chosen = dtype.dtype if isinstance(dtype, Options) else torch.float32 if dtype is None else dtype
+    return list(sizes), chosen
+
+
+def _empty(sizes: Any, dtype: Any = None) -> torch.Tensor:
+    shape, chosen = _sized(sizes, dtype)
+    return torch.empty(shape, dtype=chosen)
+
+
+def _zeros(sizes: Any, dtype: Any = None) -> torch.Tensor:
+    shape, chosen = _sized(sizes, dtype)
+    return torch.zeros(shape, dtype=chosen)
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return int(binary("/", a + b - 1, b))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "empty_like": lambda x: torch.empty_like(x),
+    "zeros_like": lambda x: torch.zeros_like(x),
+    "ones_like": lambda x: torch.ones_like(x),
+    "empty": _empty,
+    "zeros": _zeros,
+    "new_empty": lambda x, sizes, dtype=None: _empty(sizes, dtype or x.dtype),
+    "new_zeros": lambda x, sizes, dtype=None: _zeros(sizes, dtype or x.dtype),
+    "contiguous": lambda x: x if x is None else x.contiguous(),
+    "clone": lambda x: x.clone(),
+    "min": lambda a, b: min(a, b),
+    "max": lambda a, b: max(a, b),
+    "sqrt": math.sqrt,
+    "ceil_div": _ceil_div,
+    "CeilDiv": _ceil_div,
+    "make_tuple": lambda *values: values,
+    "getCurrentCUDAStream": lambda *_: STREAM,
+    "current_stream": lambda *_: STREAM,
+    "device_of": lambda _: STREAM,
+}
+# By name: what gets the object and the arguments; of ``x.data_ptr<float>()``, the type as well.
+METHODS: dict[str, Callable[..., Any]] = {
+    "size": lambda x, i: x.size(i),
+    "stride": lambda x, i: x.stride(i),
+    "sizes": lambda x: list(x.shape),
+    "strides": lambda x: list(x.stride()),
+    "numel": lambda x: x.numel(),
+    "dim": lambda x: x.dim(),
+    "ndimension": lambda x: x.dim(),
+    "element_size": lambda x: x.element_size(),
+    "is_contiguous": lambda x: x.is_contiguous(),
+    "is_cuda": lambda _: True,
+    "is_cpu": lambda _: False,
+    "defined": lambda x: x is not None,
+    "has_value": lambda x: x is not None,
+    "value": lambda x: x,
+    "contiguous": lambda x: x.contiguous(),
+    "clone": lambda x: x.clone(),
+    "new_empty": FUNCTIONS["new_empty"],
+    "new_zeros": FUNCTIONS["new_zeros"],
+    "zero_": lambda x: x.zero_(),
+    "scalar_type": lambda x: x.dtype,
+    "dtype": lambda x, dtype=None: x.dtype if dtype is None else Options(dtype),
+    "options": lambda x: Options(x.dtype),
+    "device": lambda x, _=None: x if isinstance(x, Options) else STREAM,
+    "data_ptr": _data,
+    "const_data_ptr": _data,
+    "mutable_data_ptr": _data,
+    "stream": lambda x: x,
+    "empty": lambda x: len(x) == 0,
+}

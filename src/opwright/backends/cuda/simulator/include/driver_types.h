@@ -1,3 +1,0 @@
-#pragma once
-
-#include "opwright_simulator.h"

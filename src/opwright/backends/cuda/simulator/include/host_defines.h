@@ -1,3 +1,0 @@
-// All of it is declared before the kernel's source.
-#pragma once
-#include "opwright_simulator.h"

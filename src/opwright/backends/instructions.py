@@ -1,0 +1,28 @@
+"""Instructions of Python's bytecode that are known to be harmless, so that every other one is refused."""
+
+from __future__ import annotations
+
+__all__ = ["OF_OWN_VARIABLES"]
+
+# Instructions of TESTED_PYTHONS that change nothing but the function's own variables and stack, and items of what is
+# its own (no list and no dictionary of others is accepted) or a tensor. They handle no errors, import nothing, and
+# write no attribute.
+OF_OWN_VARIABLES = frozenset(
+    {
+        "RESUME", "NOP", "CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "CALL", "CALL_KW", "KW_NAMES",
+        "CALL_FUNCTION_EX", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST", "LOAD_FAST_AND_CLEAR",
+        "STORE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "DELETE_FAST", "LOAD_CONST", "RETURN_CONST",
+        "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "COPY_FREE_VARS", "MAKE_CELL", "STORE_DEREF", "LOAD_ATTR",
+        "LOAD_METHOD", "BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "BUILD_TUPLE", "BUILD_LIST",
+        "BUILD_SLICE", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE",
+        "FORMAT_WITH_SPEC", "CONVERT_VALUE", "LIST_EXTEND", "LIST_APPEND", "LIST_TO_TUPLE", "CALL_INTRINSIC_1",
+        "MAP_ADD", "DICT_MERGE", "DICT_UPDATE", "UNPACK_SEQUENCE", "UNPACK_EX", "COMPARE_OP", "IS_OP", "CONTAINS_OP",
+        "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_NOT", "UNARY_INVERT", "TO_BOOL", "POP_TOP", "COPY", "SWAP",
+        "GET_ITER", "FOR_ITER", "END_FOR", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT",
+        "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE",
+        "POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_FORWARD_IF_NONE",
+        "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
+        "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "RETURN_VALUE", "MAKE_FUNCTION",
+        "SET_FUNCTION_ATTRIBUTE", "RAISE_VARARGS", "RERAISE", "LOAD_ASSERTION_ERROR",
+    }
+)  # fmt: skip

@@ -1,0 +1,172 @@
+"""The operations of torch that a computation consists of, and in which dtypes they round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.checks.comparison.attention import FusedAttentionInSteps
+from opwright.internals.compiler import DispatchMode
+from opwright.internals.process_groups import waited
+from opwright.internals.registration import writes_arguments
+from opwright.internals.tensors import memory_of
+
+__all__ = ["MULTIPLIES", "Operations", "exact_steps", "is_floating", "only_moves", "recorded"]
+
+
+@dataclass
+class Operations:
+    """What a computation consists of.
+
+    Attributes:
+        rounding: the name of each operation that rounds, in order, and the dtypes of its floating results.
+        last: the positions of those that nothing but results follow from.
+        ends: for each result, the largest eps of such an operation; 0 if there is none.
+        narrow_operands: of products of matrices by position, the place of an operand and the eps of the dtype that it
+            may have: that from which the computation has converted the other operand.
+        are_seen: False if no operation of torch ran, as in a NumPy function.
+        follow_from_values: whether others may run for other values, as some were read.
+    """
+
+    rounding: list[tuple[str, tuple[torch.dtype, ...]]] = field(default_factory=list)
+    last: frozenset[int] = frozenset()
+    ends: tuple[float, ...] = ()
+    narrow_operands: dict[int, tuple[int, float]] = field(default_factory=dict)
+    are_seen: bool = False
+    follow_from_values: bool = False
+    # Whether attention may be among them, fused: it is done in steps.
+    attends: bool = True
+
+
+def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
+    """The operations of a computation."""
+    mode, attention = _Recording(), FusedAttentionInSteps()
+    with mode, attention:
+        results = run()
+    mode.operations.last = mode.only_in(results)
+    mode.operations.ends = tuple(mode.end_of(t) for t in results)
+    mode.operations.attends = attention.was_called
+    return mode.operations
+
+
+def exact_steps(run: Callable[[], Sequence[torch.Tensor]]) -> frozenset[int]:
+    """The positions, among the operations that round, of those in a half dtype that round none of these values, as a
+    product with a mask of zeros and ones."""
+    mode = _Recording(finds_exact=True)
+    with mode, FusedAttentionInSteps():
+        run()
+    return frozenset(mode.exact)
+
+
+def is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def only_moves(func: Any) -> bool:
+    """Whether an operation moves, chooses or converts data, so that it rounds nothing that it computes."""
+    return bool(func.is_view) or func.overloadpacket.__name__ in _EXACT
+
+
+_EXACT = frozenset({
+    "_to_copy", "abs", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_to_all_single", "amax",
+    "amin", "arange", "broadcast", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
+    "contiguous", "copy_", "detach", "empty", "empty_like", "eye", "fill", "flip", "floor", "full", "full_like",
+    "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum", "min", "minimum",
+    "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round", "scatter", "sign", "sort",
+    "stack", "take", "topk", "tril", "triu", "trunc", "wait_tensor", "where", "zeros", "zeros_like",
+})  # fmt: skip
+
+
+# Products of matrices, and the place of their first matrix.
+MULTIPLIES = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1}
+# Operations of which it is seen whether they round.
+_MAY_BE_EXACT = frozenset({"add", "div", "mul", "rsub", "sub", "sum"})
+_HALF = (torch.float16, torch.bfloat16)
+# The tags of operations that give numbers of Python, or results whose sizes are not known before.
+_READS_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+class _Recording(DispatchMode):  # type: ignore[misc]
+    def __init__(self, *, finds_exact: bool = False) -> None:
+        super().__init__()
+        self.operations = Operations()
+        self.exact: set[int] = set()
+        self._finds_exact = finds_exact
+        # The rounding operations that gave what is in a storage, with the eps of their dtype, and those whose results
+        # others have used.
+        self._origins: dict[tuple[str, int], frozenset[tuple[int, float]]] = {}
+        self._used: set[int] = set()
+        # The eps of the dtype from which all that is in a storage was converted to a wider one.
+        self._widened: dict[tuple[str, int], float] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        sources = self._origins_of([args, kwargs])
+        narrow = self._narrow_operand(func, args)
+        out = waited(func, func(*args, **(kwargs or {})))
+        self.operations.are_seen = True
+        self.operations.follow_from_values |= not _READS_VALUES.isdisjoint(func.tags)
+        floating = [t for t in tree.tensors(out) if is_floating(t)]
+        rounds = bool(floating) and not only_moves(func)
+        if rounds:
+            self._used |= {position for position, _ in sources}
+            position = len(self.operations.rounding)
+            if narrow is not None:
+                self.operations.narrow_operands[position] = narrow
+            if self._finds_exact and _is_exact(func, args, kwargs or {}, out):
+                self.exact.add(position)
+            self.operations.rounding.append((str(func), tuple(t.dtype for t in floating)))
+        eps = 0.0 if rounds else self._narrowest(func, [args, kwargs])
+        for t in floating:
+            memory = memory_of(t)
+            self._origins[memory] = frozenset({(position, torch.finfo(t.dtype).eps)}) if rounds else sources
+            if not func.is_view:
+                self._widened[memory] = eps
+        return out
+
+    def only_in(self, results: Sequence[torch.Tensor]) -> frozenset[int]:
+        """The operations of which only results follow."""
+        return frozenset(position for position, _ in self._origins_of(list(results))) - self._used
+
+    def end_of(self, result: torch.Tensor) -> float:
+        """The largest eps of the operations of which nothing but results follow, one of them a given one."""
+        ends = (eps for position, eps in self._origins_of([result]) if position not in self._used)
+        return max(ends, default=0.0)
+
+    def _origins_of(self, values: Any) -> frozenset[tuple[int, float]]:
+        known = (self._origins.get(memory_of(t), frozenset()) for t in tree.tensors(values))
+        return frozenset().union(*known)
+
+    def _narrowest(self, func: Any, values: Any) -> float:
+        """The eps of the half dtype from which all that an operation moves was converted; 0 if there is none."""
+        known = [t for t in tree.tensors(values) if is_floating(t)]
+        if func.overloadpacket.__name__ == "_to_copy" and known and known[0].dtype in _HALF:
+            return float(torch.finfo(known[0].dtype).eps)
+        found = [self._widened.get(memory_of(t), 0.0) for t in known]
+        return max(found) if found and all(found) else 0.0
+
+    def _narrow_operand(self, func: Any, args: Any) -> tuple[int, float] | None:
+        """Of a product, the place of a matrix that was computed, beside one that was converted from a half dtype."""
+        first = MULTIPLIES.get(func.overloadpacket.__name__)
+        if first is None or args[first].dtype in _HALF:
+            return None
+        for place, other in ((first, first + 1), (first + 1, first)):
+            eps = self._widened.get(memory_of(args[other]), 0.0)
+            is_computed = self._origins_of([args[place]]) and not self._widened.get(memory_of(args[place]))
+            if eps and is_computed:
+                return place, eps
+        return None
+
+
+def _is_exact(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
+    """Whether a result in a half dtype is what float64 gives."""
+    if not isinstance(out, torch.Tensor) or out.dtype not in _HALF:
+        return False
+    if func.overloadpacket.__name__ not in _MAY_BE_EXACT or writes_arguments(func) or kwargs.get("dtype"):
+        return False
+    args, kwargs = tree.map_tensors(lambda t: t.double() if t.is_floating_point() else t, (args, kwargs))
+    wide = func(*args, **kwargs)
+    return bool(((wide == out) | (wide.isnan() & out.isnan())).all())

@@ -1,0 +1,104 @@
+"""Triton's compilations with a limit of their own: each first runs in a child process, which can be ended.
+
+What the child compiles is in Triton's cache then, from which this process takes it. Where no child can be made, or the
+child fails, this process compiles as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import select
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from opwright.errors import CompileTimeoutError
+
+__all__ = ["limit_compilations", "within"]
+
+
+# So many times as long as the longest compilation that has ended may another one take.
+_TIMES_AS_LONG = 4.0
+
+
+def limit_compilations(least: float, most: float, on_end: Callable[[float], None]) -> None:
+    """From now on, in this process, stop compilations of Triton's that take much longer than those before.
+
+    Args:
+        least: the seconds that each may take.
+        most: those that the first one may take, and that none exceeds.
+        on_end: called after each with the seconds that it took.
+
+    Raises:
+        CompileTimeoutError: in the launches of kernels whose compilation was stopped.
+    """
+    compiler: Any = importlib.import_module("triton.compiler")
+    compile_, longest = compiler.compile, 0.0
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        nonlocal longest
+        start = time.monotonic()
+        limit = min(most, max(least, _TIMES_AS_LONG * longest)) if longest else most
+        try:
+            found = within(limit, compile_, *arguments, **options)
+            longest = max(longest, time.monotonic() - start)
+            return found
+        finally:
+            on_end(time.monotonic() - start)
+
+    compiler.compile = timed  # from which a kernel takes it when it is first launched
+
+
+def within(seconds: float, compile_: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What a function returns that takes its result from a cache the second time; a child process calls it first.
+
+    Raises:
+        CompileTimeoutError: the child took longer.
+    """
+    # A lock that another thread holds would stay locked in the child, and that of threads of a compiler's pool.
+    if threading.current_thread() is threading.main_thread() and (child := _fork()) is not None:
+        if child == 0:
+            _run_in_child(compile_, arguments, options)
+        if not _ends(child, seconds):
+            raise CompileTimeoutError(f"compiling takes more than {seconds:.0f} s")
+    return compile_(*arguments, **options)
+
+
+def _fork() -> int | None:
+    """As ``os.fork``; None where the system has no room for a process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads, but none that compiles
+        try:
+            return os.fork()
+        except OSError:
+            return None
+
+
+def _run_in_child(compile_: Callable[..., Any], arguments: Any, options: Any) -> NoReturn:
+    try:
+        os.setsid()  # with the assemblers that it starts
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        compile_(*arguments, **options)
+    finally:
+        os._exit(0)
+
+
+def _ends(child: int, seconds: float) -> bool:
+    """Wait for a child, and end it with its own children if it takes longer."""
+    descriptor = os.pidfd_open(child)
+    try:
+        has_ended = bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
+        # Also what it has started, and what an exception of this process, such as an interrupt, leaves behind.
+        for end in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError):
+                end(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return has_ended

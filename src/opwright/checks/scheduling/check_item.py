@@ -1,0 +1,371 @@
+"""A work item of a check: one task, attempted in workers until there is a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opwright.checks.case_range import CaseRange
+from opwright.checks.context import KERNEL
+from opwright.checks.exceptions import is_lost_gpu
+from opwright.checks.process.messages import (
+    Doing,
+    Found,
+    Job,
+    Message,
+    Notice,
+    NotRunnable,
+    Unavailable,
+    Unchecked,
+    Unconfirmed,
+)
+from opwright.checks.process.run_job import run_job
+from opwright.checks.ranks import dtensor, gradients_of_ranks, ranks
+from opwright.checks.scheduling.plan import Task
+from opwright.checks.scheduling.verdict import AT_END, Outcome, Settings, lost, verdict_of
+from opwright.checks.shortage import WITHOUT_SHORTAGE
+from opwright.checks.table import CHECKS
+from opwright.contract.fingerprint import digest
+from opwright.machine import this_machine
+from opwright.results import Finding, NotChecked, Status, Verdict
+from opwright.runtime import serialization
+from opwright.runtime.op import Op
+from opwright.runtime.source_files import digest_of_sources
+from opwright.runtime.targets import find_import_path, name_target
+from opwright.sweep.work_item import Needs
+from opwright.workers.fork_server_client import ForkServer, ServerEndedError
+from opwright.workers.pool import exclusive_server, shared_server, workers_kept
+from opwright.workers.supervise import LOST_GPU, Ending
+
+__all__ = ["CheckItem", "Progress", "examine"]
+
+# Called with every step: the task, and a short text ("values n=5 …", or a notice).
+Progress = Callable[[Task, str], None]
+
+
+@dataclass(frozen=True)
+class CheckItem:
+    """A work item of a sweep (``sweep.work_item.WorkItem``): one kernel on one device.
+
+    Attributes:
+        reproduce: the command that repeats a failure, with the placeholders ``{check}`` and ``{case}``. It names the
+            sources where the user has them, whatever machine the item runs on.
+    """
+
+    task: Task
+    settings: Settings
+    reproduce: str
+
+    @classmethod
+    def of(cls, task: Task, settings: Settings) -> CheckItem:
+        return cls(task, settings, _how_to_reproduce(task, settings))
+
+    @property
+    def name(self) -> str:
+        return str(self.task)
+
+    @property
+    def key(self) -> str:
+        task = self.task
+        how = (task.kernel, task.target, task.fallback, str(task.refused))
+        return digest("check", digest_of_sources(task.op), repr(how), repr(self.settings), self.reproduce)
+
+    @property
+    def needs(self) -> Needs:
+        return self.needs_for(self.settings.checks)
+
+    def needs_for(self, checks: Sequence[str]) -> Needs:
+        """What some checks need: those of ranks, a GPU for each."""
+        settings = dataclasses.replace(self.settings, checks=tuple(checks))
+        on_gpu = self.task.target.device == "cuda"
+        return Needs(
+            here=self.task.refused is not None,
+            gpu=on_gpu,
+            gpus=max(1, _count_of_ranks(self.task, settings)) if on_gpu else 1,
+        )
+
+    @property
+    def kind(self) -> type[Verdict]:
+        return Verdict
+
+    def run(self, on_step: Callable[[str], None]) -> Verdict:
+        task, settings = self.task, self.settings
+        outcome = examine(self, on_step)
+        if outcome.refused and task.fallback is not None:
+            on_step(f"the {task.fallback.engine} runs it: {outcome.refused}")
+            return CheckItem.of(task.on_fallback(outcome.refused), settings).run(on_step)
+        return verdict_of(task, settings, outcome)
+
+    def without_result(self, why: str, remedy: str) -> Verdict:
+        return lost(self.task, why, remedy)
+
+    def failed_so_far(self) -> Verdict | None:
+        """A verdict of failures that were found on this machine, if the check of them was interrupted."""
+        findings = _found_so_far.get(self.name, ())
+        if not any(finding.status is Status.FAIL for finding in findings):
+            return None
+        return verdict_of(self.task, self.settings, Outcome(findings=findings, is_incomplete=True))
+
+
+# By the names of items. What their processes leave as they are ended is not among it.
+_found_so_far: dict[str, tuple[Finding, ...]] = {}
+
+
+@dataclass
+class _Attempt:
+    """One run of a work item in its workers: what they have reported, and how they ended.
+
+    Attributes:
+        unconfirmed: a failure that simpler cases are tried for.
+        seconds: of each step that has begun; ``step`` is the present one, which began at ``since``.
+        unavailable: why the workers cannot load the operator.
+        stopped: whether they were ended at the first failure.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    not_checked: list[NotChecked] = field(default_factory=list)
+    unconfirmed: Finding | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    step: str = "start"
+    since: float = field(default_factory=time.monotonic)
+    doing: Doing = field(default_factory=lambda: Doing("start"))
+    refused: str = ""
+    unavailable: str = ""
+    stopped: bool = False
+    ending: Ending = field(default_factory=Ending)
+
+    def enter(self, step: str) -> None:
+        """A step begins, which ends the one before."""
+        now = time.monotonic()
+        self.seconds[self.step] = round(self.seconds.get(self.step, 0.0) + now - self.since, 3)
+        self.seconds.setdefault(step, 0.0)
+        self.step, self.since = step, now
+
+    @property
+    def ended_at(self) -> str:
+        """The check or step at which the workers ended in a wrong way, or were stopped; empty if they did not."""
+        ending = self.ending
+        if self.stopped or (ending.went_wrong and not (ending.finished and not ending.broken)):
+            return self.findings[-1].check if self.findings else "start"
+        return AT_END if ending.went_wrong else ""
+
+
+class _FirstFailure(Exception):
+    """Ends a worker whose kernel has failed, where no more is asked."""
+
+
+def examine(
+    item: CheckItem, on_step: Callable[[str], None], checks: Sequence[str] = (), case_range: CaseRange | None = None
+) -> Outcome:
+    """Run checks of one kernel on this machine.
+
+    Args:
+        on_step: called with each step.
+        checks: only these of the item's; all, if there are none.
+        case_range: the cases that checks of every case examine, if not all.
+    """
+    if item.task.refused is not None:
+        return Outcome(refused=str(item.task.refused))
+    started = time.monotonic()
+    with workers_kept():
+        attempt = _attempt(item, on_step, tuple(checks) or item.settings.checks, case_range)
+    if attempt.unavailable:
+        attempt.findings.append(
+            Finding("load", Status.FAIL, message=_why_unavailable(item.task.op, attempt.unavailable))
+        )
+    elif attempt.ending.went_wrong and not attempt.refused:
+        _add_crash(item, attempt)
+    return Outcome(
+        findings=tuple(attempt.findings),
+        not_checked=tuple(attempt.not_checked),
+        refused=attempt.refused,
+        ended_at=attempt.ended_at,
+        is_incomplete=not attempt.ending.finished or attempt.ending.exit_code != 0 or attempt.stopped,
+        seconds=round(time.monotonic() - started, 3),
+        step_seconds=attempt.seconds,
+    )
+
+
+def _why_unavailable(operator: Op, why: str) -> str:
+    message = f"the operator cannot be loaded in a worker process: {why.strip()}"
+    if find_import_path(operator) is None:
+        message += "\n  → define it at the top of a file or module, which the worker can import, instead of sending it"
+    return message
+
+
+def _attempt(
+    item: CheckItem, on_step: Callable[[str], None], checks: tuple[str, ...], case_range: CaseRange | None
+) -> _Attempt:
+    """Run in workers that import the operator; if its module has another version or none, send it by value."""
+    task, settings = item.task, dataclasses.replace(item.settings, checks=checks)
+    path = find_import_path(task.op)
+    job = Job(
+        kernel=task.kernel,
+        target=task.target,
+        level=settings.level,
+        fingerprint=task.op.fingerprint,
+        import_path=path,
+        case=settings.case,
+        checks=checks,
+        asked=item.settings.checks,
+        case_range=case_range,
+        reproduce=item.reproduce,
+        environment=_environment(),
+        timeout=settings.timeout,
+        **ranks_of(task, settings),
+    )
+    if path is not None:
+        attempt = _run(item, job, on_step)
+        if not attempt.unavailable:
+            return attempt
+    try:
+        by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
+    except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
+        return _Attempt(unavailable=f"{type(error).__name__}: {error}")
+    return _run(item, by_value, on_step)
+
+
+# The ranks of an operator that communicates, if no number is given: the fewest of which each has another one.
+_USUAL_RANKS = 2
+
+
+def _count_of_ranks(task: Task, settings: Settings) -> int:
+    """How many ranks check an operator: one that communicates, or any if ranks are asked for; 0 for none."""
+    communicates = bool(task.op.contract.signature.groups)
+    needed_by = {ranks.NAME, gradients_of_ranks.NAME} if communicates else {dtensor.NAME}
+    if not (communicates or settings.ranks) or (settings.checks and not needed_by & set(settings.checks)):
+        return 0
+    return settings.ranks or _USUAL_RANKS
+
+
+def ranks_of(task: Task, settings: Settings) -> dict[str, Any]:
+    """How many ranks check an operator on this machine, or why there are none."""
+    count, gpus = _count_of_ranks(task, settings), _count_of_gpus()
+    if task.target.device == "cuda" and gpus < count:
+        return {"why_no_ranks": f"{count} ranks need {count} GPUs, and this machine has {gpus}"}
+    return {"ranks": count} if count else {}
+
+
+def _count_of_gpus() -> int:
+    """Those that this item may use: a cluster gives others to each, and what is known of the machine is older."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(this_machine().gpus) if visible is None else len([name for name in visible.split(",") if name])
+
+
+def _environment() -> dict[str, str]:
+    """The environment variables for a worker: opwright's own, and the GPU that a cluster has given to this item. The
+    process that it is forked from may have been started for another item."""
+    return {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_") or k == "CUDA_VISIBLE_DEVICES"}
+
+
+def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
+    """Run in workers; once more and alone if the processes that check it were disturbed, perhaps by another kernel."""
+    interpret = item.task.interpret
+    with shared_server(interpret=interpret) as server:
+        try:
+            attempt = _run_in(server, item, job, on_step)
+            if not attempt.ending.disturbed:
+                return attempt
+        except ServerEndedError:
+            if not server.has_ended:  # it does not start
+                raise
+    with exclusive_server(interpret=interpret) as server:
+        return _run_in(server, item, job, on_step)
+
+
+def _run_in(server: ForkServer, item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
+    attempt, settings = _Attempt(), item.settings
+    _found_so_far.pop(item.name, None)
+
+    def on_message(message: Message) -> None:
+        match message:
+            case Doing(check, case):
+                attempt.enter(check)
+                attempt.doing = message
+                on_step(f"{check} {case}".strip())
+            case Notice(text):
+                on_step(text)
+            case Found(finding):
+                attempt.findings.append(finding)
+                attempt.unconfirmed = None
+            case Unconfirmed(finding):
+                attempt.unconfirmed = finding
+            case Unchecked(what):
+                attempt.not_checked.append(what)
+            case NotRunnable(reason):
+                attempt.refused = reason
+            case Unavailable(why):
+                attempt.unavailable = why
+        found = [*attempt.findings, *([attempt.unconfirmed] if attempt.unconfirmed is not None else [])]
+        _found_so_far[item.name] = tuple(found)
+        failed = isinstance(message, Found | Unconfirmed) and message.finding.status is Status.FAIL
+        if settings.fail_fast and failed:
+            raise _FirstFailure
+
+    try:
+        attempt.ending = run_job(server, job, settings.timeout, on_message)
+        attempt.enter("end")
+    except _FirstFailure:
+        attempt.stopped = True
+        attempt.findings += [attempt.unconfirmed] if attempt.unconfirmed is not None else []
+    else:
+        _break_if_skipped(attempt, job.checks)
+    return attempt
+
+
+def _break_if_skipped(attempt: _Attempt, checks: Sequence[str]) -> None:
+    """Note a broken ending, if the worker says that it has finished, but some check has not begun."""
+    nothing_ran = attempt.refused or attempt.unavailable or any(f.check == "build" for f in attempt.findings)
+    if not attempt.ending.finished or nothing_ran or any(n.check == "inputs" for n in attempt.not_checked):
+        return
+    if any(name not in attempt.seconds for name in checks or CHECKS):
+        attempt.ending = dataclasses.replace(attempt.ending, broken="an end before the last check")
+
+
+def _how_to_reproduce(task: Task, settings: Settings) -> str:
+    target = name_target(task.op)
+    if target is None:
+        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={str(task.target)!r}"
+        where += ", interpreter=True" if task.interpret else ""
+        return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
+    level = f" --level {settings.level}" if settings.level != "quick" else ""
+    level += f" --ranks {settings.ranks}" if settings.ranks else ""
+    device = f" --device {task.target}" + (" --interpreter" if task.interpret else "")
+    names = f"{shlex.quote(target)} --kernel {shlex.quote(task.kernel)}".replace("{", "{{").replace("}", "}}")
+    return f"opwright check {names}{device}{level} --check '{{check}}' --case '{{case}}'"
+
+
+def _add_crash(item: CheckItem, attempt: _Attempt) -> None:
+    doing, ending, timeout = attempt.doing, attempt.ending, item.settings.timeout
+    reproduce = item.reproduce.format(check=doing.check, case=doing.case).removesuffix(" --case ''")
+    if attempt.unconfirmed is not None:  # a simpler case of it ended the worker
+        attempt.findings.append(attempt.unconfirmed)
+    is_told = any(f.status is Status.FAIL and is_lost_gpu(f.message) for f in attempt.findings)
+    if ending.exit_code == LOST_GPU and is_told:
+        return  # by the call that caused it
+    is_of_kernel = doing.who == KERNEL and not ending.is_shortage
+    attempt.findings.append(
+        Finding(
+            doing.check,
+            Status.FAIL if is_of_kernel and (ending.broken or not ending.hung) else Status.INCONCLUSIVE,
+            doing.case,
+            ending.describe(doing.who, doing.at, timeout),
+            reproduce if doing.check in CHECKS else "",
+            remedy=_remedy(doing.who, ending, timeout),
+        )
+    )
+
+
+def _remedy(who: str, ending: Ending, timeout: float) -> str:
+    if ending.hung and not ending.broken:
+        return f"allow more time with --timeout {5 * timeout:g}"
+    if ending.is_shortage:
+        return WITHOUT_SHORTAGE
+    if who == KERNEL:
+        return ""
+    return "state the values that the reference takes with ow.values(...), or refuse others in it"

@@ -1,0 +1,1 @@
+"""From a typed function to its contract: what annotations and the reference say."""

@@ -1,0 +1,20 @@
+"""What a worker may be, and the limits of the messages between a fork server and its parent."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["MESSAGE_BYTES", "MOST_FILES", "Role"]
+
+MESSAGE_BYTES = 4096
+# A worker's sockets and its output; a checker process has a connection to each rank of two groups.
+MOST_FILES = 200
+
+
+class Role(StrEnum):
+    """The module whose ``main`` a worker runs with its connections. This package names it, and imports no check."""
+
+    CHECKER = "opwright.checks.process.checker"
+    KERNEL = "opwright.checks.process.kernel_process"
+    RANK = "opwright.checks.process.rank_process"
+    WARM = "opwright.workers.warm"
