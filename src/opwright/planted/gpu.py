@@ -24,6 +24,17 @@ def scale(x: Float32[Tensor, "*n"], a: float) -> Float32[Tensor, "*n"]:
 
 
 _SCALE = """
+__device__ float through(volatile float* scratch, float x) {
+  *scratch = x;
+  return *scratch;
+}
+__device__ float set_back(volatile float* x, float a) {
+  float was = *x;
+  *x = a * was;
+  float now = *x;
+  *x = was;
+  return now;
+}
 __global__ void scale(const float* x, float* out, float a, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (GUARD) out[TO] = VALUE;
@@ -38,17 +49,13 @@ _SCALE_FAULTS = {
     "CUDA: the scalar is cut to an integer": {"VALUE": "(int)a * x[i]"},
     "CUDA: it writes its argument": {"VALUE": "(((float*)x)[i] *= a)"},
     "CUDA: only 65,535 elements": {"GUARD": "i < n && i < 65535"},
-    "CUDA: it writes its argument and takes that back": {
-        "VALUE": "({ float was = x[i]; ((float*)x)[i] = a * was; float now = ((volatile float*)x)[i]; ((float*)x)[i] = was; now; })"
-    },
+    "CUDA: it writes its argument and takes that back": {"VALUE": "set_back((float*)x + i, a)"},
 }
 _SCALE_RIGHT = {
     "CUDA: as it is": {},
     "CUDA: compared without a sign": {"GUARD": "(unsigned)i < (unsigned)n"},
     "CUDA: the factors in another order": {"VALUE": "x[i] * a"},
-    "CUDA: its result serves as scratch memory": {
-        "VALUE": "({ ((volatile float*)out)[i] = x[i]; a * ((volatile float*)out)[i]; })"
-    },
+    "CUDA: its result serves as scratch memory": {"VALUE": "a * through(out + i, x[i])"},
 }
 # A GPU counts the warps that come to a barrier, lets a kernel write any argument, and shows nothing of either.
 _ONLY_IN_THE_SIMULATOR = frozenset({

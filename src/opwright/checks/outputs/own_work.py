@@ -71,7 +71,8 @@ class _Seen:
     elements: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, name: str, arguments: Sequence[torch.Tensor]) -> None:
-        device = arguments[0].device.type
+        # Torch computes with a number on the CPU, a tensor without dims, where the other arguments are.
+        device = next((t.device.type for t in arguments if t.device.type != "cpu"), "cpu")
         count = max(t.numel() for t in arguments)
         self.elements[name, device] = max(count, self.elements.get((name, device), 0))
 
