@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from opwright.contract.signature import by_property, mutated, no_gradient, replicated, saved_for_backward
     from opwright.contract.values import values
     from opwright.fast_path.switch import fast_calls
+    from opwright.judged.run import judge
     from opwright.mutation.run import mutate
     from opwright.planted.run import selftest
     from opwright.runtime.cuda_graphs.native_replay import CudaGraphed, cuda_graphed
@@ -41,6 +42,7 @@ _NAMES_OF = {
     "opwright.contract.process_group": ["ProcessGroup"],
     "opwright.contract.signature": ["by_property", "mutated", "no_gradient", "replicated", "saved_for_backward"],
     "opwright.contract.values": ["values"],
+    "opwright.judged.run": ["judge"],
     "opwright.mutation.run": ["mutate"],
     "opwright.fast_path.switch": ["fast_calls"],
     "opwright.runtime.cuda_graphs.native_replay": ["CudaGraphed", "cuda_graphed"],
@@ -61,8 +63,8 @@ _MODULES = ("errors", "inputs", "results")
 __all__ = [
     "CompiledNumpy", "CudaGraphed", "CudaModule", "Events", "Kernel", "Op", "ProcessGroup", "TensorMap", "__version__",
     "assert_checked", "bench", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module",
-    "errors", "explain", "fast_calls", "inputs", "mutate", "mutated", "no_gradient", "op", "replicated", "results",
-    "saved_for_backward", "selftest", "tensor_map", "tune", "values",
+    "errors", "explain", "fast_calls", "inputs", "judge", "mutate", "mutated", "no_gradient", "op", "replicated",
+    "results", "saved_for_backward", "selftest", "tensor_map", "tune", "values",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,6 +18,7 @@ from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.comparison.widening import in_float32, lacks_dtype
 from opwright.checks.exceptions import Raised, is_beyond_hardware
+from opwright.checks.expected_time import expected_seconds
 from opwright.checks.kept_runs import KeptRuns
 from opwright.checks.kernel_calls import Calls, CallsHere
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
@@ -93,6 +95,7 @@ class CaseRecords:
         slow_gradients: cases whose gradients are not compared because the reference's take too long.
         returned: whether the kernel returned results for a case.
         uncompiled: cases whose kernel takes too long to compile, with the reason; larger ones are not tried.
+        seconds: what calls of the kernel took, by case, where it runs slowly.
     """
 
     defined: set[Case] = field(default_factory=set)
@@ -100,6 +103,7 @@ class CaseRecords:
     slow_gradients: dict[Case, str] = field(default_factory=dict)
     returned: dict[Case, bool] = field(default_factory=dict)
     uncompiled: dict[Case, str] = field(default_factory=dict)
+    seconds: dict[Case, float] = field(default_factory=dict)
 
     def update(self, other: CaseRecords) -> None:
         """Add what another process knows."""
@@ -108,6 +112,7 @@ class CaseRecords:
         self.slow_gradients |= other.slow_gradients
         self.returned |= other.returned
         self.uncompiled |= other.uncompiled
+        self.seconds |= other.seconds
 
 
 @dataclass
@@ -295,6 +300,10 @@ class Context:
         for known, why in self.records.uncompiled.items():
             if is_as_long(case, known):
                 return SkippedCase(why, is_too_large=True)
+        if self.runs_slowly and case.sample is None and self.request.shrinks:
+            expected = expected_seconds(case, self.records.seconds)
+            if expected > self.request.timeout / 2:  # the rest is for a machine that gets busier
+                return SkippedCase(f"{self.target} would take about {expected:.0f} s for it (--timeout allows more)")
         prepared = self.prepare(case)
         if isinstance(prepared, SkippedCase):
             return prepared
@@ -304,12 +313,15 @@ class Context:
         except Exception as error:
             return SkippedCase(f"the reference raises {type(error).__name__} in float64: {_first_line(error)}")
         try:
-            before, call = copy_of(arguments), self.calls.observe(arguments)
+            before, began = copy_of(arguments), time.monotonic()
+            call = self.calls.observe(arguments)
         except (MemoryError, torch.OutOfMemoryError):
             return SkippedCase("there is not enough memory for copies of the arguments")
         except CompileTimeoutError as error:
             self.records.uncompiled[case] = error.message
             return SkippedCase(error.message, is_too_large=True)
+        if self.runs_slowly:
+            self.records.seconds[case] = time.monotonic() - began
         if isinstance(call.outputs, Raised):
             if is_beyond_hardware(call.outputs):
                 return SkippedCase(f"the hardware refuses it: {_first_line(call.outputs)}", is_too_large=True)

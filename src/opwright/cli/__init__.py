@@ -20,6 +20,7 @@ from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from opwright.cli.daemon import daemon
 from opwright.cli.demo import demo
 from opwright.cli.explain import explain
+from opwright.cli.judge import judge
 from opwright.cli.package import package, prebuild
 from opwright.cli.port import port
 from opwright.cli.selftest import selftest
@@ -43,7 +44,22 @@ app = typer.Typer(
     "4 nothing failed, but something did not end in time, 130 interrupted.",
 )
 # In the order of ``opwright --help``.
-for command in (check, explain, demo, bench, tune, selftest, daemon, report, doctor, prebuild, package, port, show):
+for command in (
+    check,
+    judge,
+    explain,
+    demo,
+    bench,
+    tune,
+    selftest,
+    daemon,
+    report,
+    doctor,
+    prebuild,
+    package,
+    port,
+    show,
+):
     app.command()(command)
 
 

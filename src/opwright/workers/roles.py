@@ -17,4 +17,5 @@ class Role(StrEnum):
     CHECKER = "opwright.checks.process.checker"
     KERNEL = "opwright.checks.process.kernel_process"
     RANK = "opwright.checks.process.rank_process"
+    INFERENCE = "opwright.judged.infer_process"
     WARM = "opwright.workers.warm"

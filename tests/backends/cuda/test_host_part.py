@@ -109,6 +109,52 @@ def test_blocks_loops_vectors_and_shared_memory() -> None:
     assert last.shape == (5,)
 
 
+PUBLISHED = """
+__global__ void sums(const float* x, float* out, int m, int n) {
+  int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+  if (row < m && column < n) atomicAdd(out + row, x[row * n + column]);
+}
+torch::Tensor sums(torch::Tensor x, torch::optional<torch::Tensor> start) {
+  if (x.dim() != 2) AT_ERROR("x must have two dims");
+  const auto sizes = x.sizes().vec();
+  int m = sizes[0], n = sizes.back(), width = 1;
+  while (width < n && width < 16) width *= 2;
+  auto options = torch::TensorOptions().dtype(x.dtype()).device(x.device());
+  auto out = start.has_value() ? start.value().clone() : torch::zeros({m}, options);
+  const dim3 block(width, HALF_OF_A_BLOCK);  // to a parser, a declaration of a function
+  const dim3 grid((n + block.x - 1) / block.x, (m + block.y - 1) / block.y);
+  sums<<<grid, block>>>(x.data_ptr<float>(), out.data_ptr<float>(), m, n);
+  cudaError_t error = cudaGetLastError();
+  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
+  return out.view({-1, 1}).transpose(0, 1).squeeze(0);
+}
+"""
+
+
+def test_what_published_extensions_use_is_simulated() -> None:
+    sums, x = host_part(PUBLISHED).function("sums"), torch.randn(70, 19)
+    torch.testing.assert_close(sums(x, None), x.sum(1))
+    torch.testing.assert_close(sums(x, torch.ones(70)), x.sum(1) + 1)
+    with pytest.raises(RuntimeError, match=r"AT_ERROR\(.x must have two dims"):
+        sums(x[0], None)
+    with pytest.raises(NotSimulatedError, match="the field w"):
+        host_part(PUBLISHED.replace("block.y - 1", "block.w - 1")).function("sums")(x, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(n + block.x - 1) / block.x", "n / block.x"),  # the last columns
+        ("(m + block.y - 1) / block.y", "1"),
+        ("block(width, HALF_OF_A_BLOCK)", "block(width)"),
+    ],
+)
+def test_wrong_blocks_of_published_extensions_are_not_hidden(old: str, new: str) -> None:
+    x = torch.randn(150, 19)
+    out = host_part(PUBLISHED.replace(old, new)).function("sums")(x, None)
+    assert torch.allclose(out, x.sum(1), atol=1e-4) is (new == "block(width)")
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
@@ -147,14 +193,14 @@ def test_wrong_functions_are_found(old: str, new: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("auto out = torch::empty_like(x);", "auto out = torch::matmul(x, x);", "a call of matmul"),
-        ("auto out = torch::empty_like(x);", "auto out = x.transpose(0, 0);", "the method transpose"),
+        ("auto out = torch::empty_like(x);", "auto out = torch::cholesky(x);", "a call of cholesky"),
+        ("auto out = torch::empty_like(x);", "auto out = x.cholesky();", "the method cholesky"),
         (
             "  C10_CUDA_KERNEL",
             "  cudaMemcpy(0, 0, 0);\n  C10_CUDA_KERNEL",
             "a call of cudaMemcpy",
         ),
-        ("  C10_CUDA_KERNEL", "  while (true) {}\n  C10_CUDA_KERNEL", "a while statement"),
+        ("  C10_CUDA_KERNEL", "  do {} while (true);\n  C10_CUDA_KERNEL", "a do statement"),
         ("  C10_CUDA_KERNEL", "  const char* p = 0;\n  C10_CUDA_KERNEL", "a variable of type char"),
         (
             "demo::scale<scalar_t, 3><<<",

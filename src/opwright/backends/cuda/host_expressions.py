@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from opwright.backends.cuda.host_syntax import inner_of, parsed, plain_type, text_of
+from opwright.backends.cuda.host_syntax import inner_of, parsed, parsed_expression, plain_type, text_of
 from opwright.backends.cuda.host_values import (
     CONSTANTS,
     CPP_TYPES,
     FUNCTIONS,
     METHODS,
     NO_EFFECT,
+    Dim3,
     as_pointer_to,
     binary,
     convert,
@@ -106,7 +107,7 @@ class Expressions:
         default = self._value(known.child_by_field_name("value")) if known is not None else None
         macro = next((m for m in self.module.source.parsed.macros if m.name == name and not m.parameters), None)
         if macro is not None and default is None:
-            default = self._value(self._parsed_expression(self._body_of(macro), node))
+            default = self._value(self._parsed_macro(macro, node))
         line = self._where(node)
 
         def run(scope: Scope) -> Any:
@@ -197,6 +198,17 @@ class Expressions:
             raise self._not_simulated(node, f"a cast to {name}")
         return lambda scope: self._converted(value(scope), name, node)
 
+    def _of_field_expression(self, node: Any) -> Run:
+        whole, field = self._value(node.child_by_field_name("argument")), text_of(node.child_by_field_name("field"))
+
+        def run(scope: Scope) -> int:
+            value = whole(scope)
+            if not isinstance(value, Dim3) or field not in "xyz":
+                raise self._not_simulated(node, f"the field {field}")
+            return value.field(field)
+
+        return run
+
     # --- calls ---
 
     def _of_call_expression(self, node: Any) -> Run:
@@ -214,6 +226,8 @@ class Expressions:
             return self._cast(templated.rpartition(">")[0], self._value(arguments[0]), node)
         if bare in _CHECKS:
             return self._check(node, arguments)
+        if bare == "AT_ERROR":
+            return self._error(node)
         if bare in NO_EFFECT:
             return lambda scope: 0
         if _DISPATCH.fullmatch(bare):
@@ -231,7 +245,7 @@ class Expressions:
         if name in NUMBERS:
             return self._cast(name, values[0], node)
         if name == "dim3":
-            return lambda scope: tuple(value(scope) for value in values)
+            return lambda scope: Dim3(*(int(value(scope)) for value in values))
         function = self.function(name) if name in self.own_names else FUNCTIONS.get(name)
         if function is None:
             raise self._not_simulated(node, f"a call of {name}")
@@ -261,6 +275,14 @@ class Expressions:
 
         return run
 
+    def _error(self, node: Any) -> Run:
+        text = f"{self._where(node)}: {text_of(node)}"
+
+        def run(scope: Scope) -> None:
+            raise RuntimeError(text)
+
+        return run
+
     def _macro(self, node: Any, macro: Any, arguments: Sequence[Any]) -> Run:
         names, body = [n.strip() for n in macro.parameters.strip("()").split(",")], self._body_of(macro)
         if "..." in names or len(names) != len(arguments):
@@ -277,11 +299,11 @@ class Expressions:
         text = self.module.source.text[macro.begin : macro.end].replace("\\\n", " ")
         return text.partition(macro.name)[2].strip().removeprefix(macro.parameters)
 
-    def _parsed_expression(self, text: str, node: Any) -> Any:
-        body = parsed(f"{text};", node)
-        if len(body.named_children) != 1 or body.named_children[0].type != "expression_statement":
+    def _parsed_macro(self, macro: Any, node: Any) -> Any:
+        found = parsed_expression(self._body_of(macro), node)
+        if found is None:
             raise self._not_simulated(node, f"the macro {text_of(node)}")
-        return body.named_children[0].named_children[0]
+        return found
 
     def _dispatch(self, node: Any, macro: str, arguments: Sequence[Any]) -> Run:
         name_at = next((i for i, a in enumerate(arguments) if a.type == "string_literal"), None)

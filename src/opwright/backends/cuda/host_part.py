@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opwright.backends.cuda.host_expressions import NUMBERS, Expressions, Returned, Run, Scope
-from opwright.backends.cuda.host_syntax import inner_of, leaf_of, plain_type, text_of
+from opwright.backends.cuda.host_syntax import inner_of, leaf_of, parsed_expression, plain_type, text_of
+from opwright.backends.cuda.host_values import Dim3
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import syntax_tree
 
@@ -178,6 +179,16 @@ class HostPart(Expressions):
 
         return run
 
+    def _on_while_statement(self, node: Any) -> Run:
+        condition = self._value(node.child_by_field_name("condition").child_by_field_name("value"))
+        body = self.statement(node.child_by_field_name("body"))
+
+        def run(scope: Scope) -> None:
+            while condition(scope):
+                body(scope)
+
+        return run
+
     def _on_declaration(self, node: Any) -> Run:
         type_name, parts = self._type(node), list[Run]()
         for declarator in node.children_by_field_name("declarator"):
@@ -194,19 +205,35 @@ class HostPart(Expressions):
         value = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
         if type_name in _GUARDS:
             return lambda scope: None
-        if value is None or value.type == "argument_list" or (value.type == "initializer_list" and type_name == "dim3"):
-            if type_name != "dim3" and value is not None:
-                raise self._not_simulated(declarator, f"a {type_name} with a constructor's arguments")
-            numbers = [self._value(child) for child in value.named_children] if value is not None else []
-            return lambda scope: scope.__setitem__(name, tuple(n(scope) for n in numbers) or None)
+        if type_name == "dim3" and (value is None or value.type in ("argument_list", "initializer_list")):
+            numbers = [self._value(child) for child in self._numbers_of(declarator, value)]
+            return lambda scope: scope.__setitem__(name, Dim3(*(int(n(scope)) for n in numbers)))
+        if value is None and declarator.type != "function_declarator":
+            return lambda scope: scope.__setitem__(name, None)
+        if value is None or value.type == "argument_list":
+            raise self._not_simulated(declarator, f"a {type_name} with a constructor's arguments")
         made = self._value(value)
         return lambda scope: scope.__setitem__(name, self._converted(made(scope), type_name, declarator))
+
+    def _numbers_of(self, declarator: Any, value: Any) -> list[Any]:
+        """The arguments of a ``dim3``. To the parser, ``dim3 block(TILE, TILE)`` declares a function."""
+        if value is None and declarator.type == "function_declarator":
+            listed = text_of(declarator.child_by_field_name("parameters"))
+            call = parsed_expression(f"dim3{listed}", declarator)
+            value = call.child_by_field_name("arguments") if call is not None else None
+            if value is None:
+                raise self._not_simulated(declarator, f"a declaration of dim3{listed}")
+        return [child for child in value.named_children if child.type != "comment"] if value is not None else []
 
     # --- types ---
 
     def _type(self, node: Any) -> str:
         name = plain_type(text_of(node.child_by_field_name("type")))
         short = name.rpartition("::")[2] if "<" not in name else name
-        if short in _TYPES or short in _GUARDS or re.fullmatch(r"(?:std|c10)::(?:optional|vector|tuple)<.*>", name):
+        if (
+            short in _TYPES
+            or short in _GUARDS
+            or re.fullmatch(r"(?:std|c10|torch|at)::(?:optional|vector|tuple)<.*>", name)
+        ):
             return short
         raise self._not_simulated(node, f"a variable of type {name}")

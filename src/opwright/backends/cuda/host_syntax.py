@@ -7,7 +7,7 @@ from typing import Any
 
 from opwright.backends.simulation import syntax_tree
 
-__all__ = ["inner_of", "leaf_of", "parsed", "plain_type", "text_of"]
+__all__ = ["inner_of", "leaf_of", "parsed", "parsed_expression", "plain_type", "text_of"]
 
 
 def text_of(node: Any) -> str:
@@ -18,6 +18,14 @@ def parsed(statements: str, place: Any) -> Any:
     """The tree of statements, in the line of a node that stands for them."""
     before = "\n" * int(place.start_point[0])
     return syntax_tree(f"{before}void f() {{ {statements} }}").named_children[0].child_by_field_name("body")
+
+
+def parsed_expression(text: str, place: Any) -> Any | None:
+    """The tree of one expression, in the line of a node; None if the text is more than one, or none."""
+    body = parsed(f"{text};", place)
+    if len(body.named_children) != 1 or body.named_children[0].type != "expression_statement":
+        return None
+    return body.named_children[0].named_children[0]
 
 
 def inner_of(node: Any, kind: str) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 __all__ = [
-    "CONSTANTS", "CPP_TYPES", "FUNCTIONS", "METHODS", "NO_EFFECT", "STREAM", "Options", "as_pointer_to", "binary",
-    "convert", "dispatched_dtypes", "dtype_of_type",
+    "CONSTANTS", "CPP_TYPES", "FUNCTIONS", "METHODS", "NO_EFFECT", "STREAM", "Dim3", "Options", "as_pointer_to",
+    "binary", "convert", "dispatched_dtypes", "dtype_of_type",
 ]  # fmt: skip
 
 
@@ -24,6 +24,21 @@ class Options:
     """torch's TensorOptions. All tensors are on the CPU."""
 
     dtype: torch.dtype
+
+
+class Dim3(tuple[int, ...]):
+    """CUDA's ``dim3``: three numbers, those that are left out 1."""
+
+    def __new__(cls, x: int = 1, y: int = 1, z: int = 1) -> Dim3:
+        return super().__new__(cls, (x, y, z))
+
+    def field(self, name: str) -> int:
+        """``x``, ``y`` or ``z``.
+
+        Raises:
+            ValueError: the name is another.
+        """
+        return self["xyz".index(name)]
 
 
 STREAM = object()  # a stream, a guard, a device: nothing depends on them here
@@ -140,7 +155,7 @@ def _data(tensor: torch.Tensor, type_name: str = "") -> torch.Tensor:
 
 def _sized(sizes: Any, dtype: Any = None) -> tuple[list[int], torch.dtype]:
     chosen = dtype.dtype if isinstance(dtype, Options) else torch.float32 if dtype is None else dtype
-    return list(sizes), chosen
+    return [sizes] if isinstance(sizes, int) else list(sizes), chosen
 
 
 def _empty(sizes: Any, dtype: Any = None) -> torch.Tensor:
@@ -153,6 +168,31 @@ def _zeros(sizes: Any, dtype: Any = None) -> torch.Tensor:
     return torch.zeros(shape, dtype=chosen)
 
 
+def _ones(sizes: Any, dtype: Any = None) -> torch.Tensor:
+    shape, chosen = _sized(sizes, dtype)
+    return torch.ones(shape, dtype=chosen)
+
+
+def _full(sizes: Any, value: Any, dtype: Any = None) -> torch.Tensor:
+    shape, chosen = _sized(sizes, dtype)
+    return torch.full(shape, value, dtype=chosen)
+
+
+def _of_torch(name: str) -> Callable[..., Any]:
+    """A function of torch with the same positional arguments in C++ and in Python."""
+    function: Callable[..., Any] = getattr(torch, name)
+    return function
+
+
+def _method_of_torch(name: str) -> Callable[..., Any]:
+    """A method of tensors with the same positional arguments in C++ and in Python."""
+    return lambda x, *arguments: getattr(torch.Tensor, name)(x, *arguments)
+
+
+def _options(dtype: Any = torch.float32) -> Options:
+    return Options(dtype if isinstance(dtype, torch.dtype) else torch.float32)
+
+
 def _ceil_div(a: int, b: int) -> int:
     return int(binary("/", a + b - 1, b))
 
@@ -163,23 +203,37 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones_like": lambda x: torch.ones_like(x),
     "empty": _empty,
     "zeros": _zeros,
+    "ones": _ones,
+    "full": _full,
+    "full_like": lambda x, value: torch.full_like(x, value),
+    "TensorOptions": _options,
+    "dtype": _options,
+    "device": _options,
+    **{name: _of_torch(name) for name in (
+        "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "matmul", "mm", "bmm",
+        "addmm", "sum", "mean", "relu", "exp", "log", "sigmoid", "tanh", "rsqrt", "cumsum", "cumprod", "stack", "cat",
+    )},
     "new_empty": lambda x, sizes, dtype=None: _empty(sizes, dtype or x.dtype),
     "new_zeros": lambda x, sizes, dtype=None: _zeros(sizes, dtype or x.dtype),
     "contiguous": lambda x: x if x is None else x.contiguous(),
     "clone": lambda x: x.clone(),
     "min": lambda a, b: min(a, b),
     "max": lambda a, b: max(a, b),
-    "sqrt": math.sqrt,
+    **dict.fromkeys(("sqrt", "sqrtf"), lambda x: torch.sqrt(x) if isinstance(x, torch.Tensor) else math.sqrt(x)),
+    **dict.fromkeys(("floor", "floorf"), lambda x: float(math.floor(x))),
+    **dict.fromkeys(("ceil", "ceilf"), lambda x: float(math.ceil(x))),
+    **dict.fromkeys(("pow", "powf"), lambda x, y: x**y),
+    "cudaGetErrorString": lambda _: "an error of CUDA",
     "ceil_div": _ceil_div,
     "CeilDiv": _ceil_div,
     "make_tuple": lambda *values: values,
     "getCurrentCUDAStream": lambda *_: STREAM,
     "current_stream": lambda *_: STREAM,
     "device_of": lambda _: STREAM,
-}
+}  # fmt: skip
 # By name: what gets the object and the arguments; of ``x.data_ptr<float>()``, the type as well.
 METHODS: dict[str, Callable[..., Any]] = {
-    "size": lambda x, i: x.size(i),
+    "size": lambda x, *i: x.size(*i) if i else len(x),
     "stride": lambda x, i: x.stride(i),
     "sizes": lambda x: list(x.shape),
     "strides": lambda x: list(x.stride()),
@@ -207,4 +261,12 @@ METHODS: dict[str, Callable[..., Any]] = {
     "mutable_data_ptr": _data,
     "stream": lambda x: x,
     "empty": lambda x: len(x) == 0,
-}
+    "vec": lambda x: list(x),
+    "back": lambda x: x[-1],
+    "requires_grad": lambda x, _: x,
+    **{name: _method_of_torch(name) for name in (
+        "view", "reshape", "transpose", "permute", "t", "squeeze", "unsqueeze", "flatten", "expand", "narrow", "sum",
+        "mean", "pow", "item", "copy_", "fill_", "add_", "mul_", "div_", "add", "mul", "div", "sub", "sqrt", "rsqrt",
+        "exp", "matmul", "mm", "bmm", "relu", "view_as", "expand_as",
+    )},
+}  # fmt: skip

@@ -1,0 +1,78 @@
+"""Extensions that Python code compiles with torch's ``load_inline`` and ``load``, in the simulator.
+
+Host functions that only compute sizes, allocate and launch become functions in Python (``host_part.py``). Anything else
+is refused with its line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.utils.cpp_extension as published
+
+from opwright.backends.cuda.host_part import HostPart
+from opwright.backends.cuda.module import CudaModule
+from opwright.backends.simulation import CudaSource, with_cutlass
+from opwright.errors import NotSimulatedError
+
+__all__ = ["simulated_extensions"]
+
+_BOUND = re.compile(r"\bm\s*\.\s*def\s*\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)")
+
+
+@contextlib.contextmanager
+def simulated_extensions() -> Iterator[None]:
+    """A block in which ``torch.utils.cpp_extension`` makes modules whose CUDA kernels the simulator runs. Extensions
+    without CUDA are compiled as they are."""
+    before = published.load_inline, published.load
+    published.load_inline, published.load = _load_inline, _load
+    try:
+        yield
+    finally:
+        published.load_inline, published.load = before
+
+
+_native_inline, _native_load = published.load_inline, published.load
+
+
+def _load_inline(name: str, cpp_sources: Any, cuda_sources: Any = None, *args: Any, **options: Any) -> Any:
+    cuda = _texts(cuda_sources)
+    if not cuda or args:
+        return _native_inline(name, cpp_sources, cuda_sources, *args, **options)  # type: ignore[no-untyped-call]
+    text = "\n".join((*cuda, *_texts(cpp_sources)))
+    return _simulated(name, text, options.get("functions"), options.get("extra_cuda_cflags") or ())
+
+
+def _load(name: str, sources: Any, *args: Any, **options: Any) -> Any:
+    files = [Path(f) for f in ([sources] if isinstance(sources, str | Path) else sources)]
+    if not any(f.suffix in (".cu", ".cuh") for f in files):
+        return _native_load(name, sources, *args, **options)
+    text = "\n".join(f.read_text() for f in sorted(files, key=lambda f: f.suffix not in (".cu", ".cuh")))
+    return _simulated(name, text, None, options.get("extra_cuda_cflags") or ())
+
+
+def _simulated(name: str, text: str, functions: Any, flags: Sequence[str]) -> types.SimpleNamespace:
+    """A module with the functions that an extension binds.
+
+    Raises:
+        NotSimulatedError: one of them does more than to launch, or none is bound.
+    """
+    bound: Mapping[str, str] = {}
+    if isinstance(functions, str | Sequence | Mapping):
+        listed = [functions] if isinstance(functions, str) else list(functions)
+        bound = {function: function for function in listed}
+    if not bound:
+        bound = dict(_BOUND.findall(text))
+    if not bound:
+        raise NotSimulatedError(f"the extension {name!r} binds no function", fix="name them with functions=")
+    part = HostPart(CudaModule(with_cutlass(CudaSource(text, None, tuple(flag for flag in flags if flag)))))
+    return types.SimpleNamespace(**{own: part.function(function) for own, function in bound.items()})
+
+
+def _texts(sources: Any) -> list[str]:
+    return [sources] if isinstance(sources, str) else list(sources or ())

@@ -1,0 +1,35 @@
+"""How long a simulator would take for a case, from the cases that it has run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from opwright.contract.inputs.case import Case, Size
+
+__all__ = ["expected_seconds"]
+
+
+def expected_seconds(case: Case, seconds: Mapping[Case, float]) -> float:
+    """The seconds that a call takes if its time grows no faster than each size; 0 if nothing is known.
+
+    Each earlier case gives such an estimate, and the least counts: smaller sizes are taken to save nothing.
+
+    Args:
+        case: the one that has not run.
+        seconds: those of calls, by case.
+    """
+    found = [took * _growth(dict(known.sizes), dict(case.sizes)) for known, took in seconds.items()]
+    return min(found, default=0.0)
+
+
+def _growth(before: Mapping[str, Size], now: Mapping[str, Size]) -> float:
+    """The product of the factors by which sizes are larger; infinity where an earlier one has no elements."""
+    factors = [(_length(before.get(name, 1)), _length(size)) for name, size in now.items()]
+    if any(old == 0 for old, _ in factors):
+        return math.inf
+    return math.prod(max(1.0, new / old) for old, new in factors)
+
+
+def _length(size: Size) -> int:
+    return math.prod(size) if isinstance(size, tuple) else int(size)

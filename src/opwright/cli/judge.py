@@ -1,0 +1,92 @@
+"""``opwright judge``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opwright.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    NOTHING_RAN,
+    PASSED,
+    UNFINISHED,
+    Html,
+    Json,
+    Verbose,
+    console,
+    refuse_files,
+    write_records,
+)
+from opwright.cli.sweep import Ray, Resume, say, sweep
+from opwright.sweep.events import Events
+
+__all__ = ["judge"]
+
+
+def judge(
+    paths: Annotated[
+        list[str], typer.Argument(help="Files and folders with candidates, or ref.py:fn cand.py:fn.", metavar="PATH...")
+    ],
+    format: Annotated[str, typer.Option(help="The format, if it is not recognised: pair, kernelbench.")] = "",
+    references: Annotated[
+        Path | None, typer.Option(help="The folder of references, if they are not beside the candidates.")
+    ] = None,
+    write_contract: Annotated[
+        Path | None, typer.Option(help="Write each inferred contract as a Python file into this folder.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Only this device: cpu, cuda, or cpu-sim (the simulator).")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one step of a check may take.")] = 60.0,
+    jobs: Annotated[int | None, typer.Option(help="How many kernels to check at a time.")] = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End a kernel's check at its first failure.")] = False,
+    ray: Ray = None,
+    resume: Resume = None,
+    verbose: Verbose = False,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """Check kernels in the form in which others publish them."""
+    from opwright.report.terminal.judged import show_judged
+    from opwright.report.terminal.progress import CheckProgress
+    from opwright.workers.spawn import prefork
+
+    refuse_files(json, html)
+    if ray is None:
+        prefork()  # before this process imports torch
+    with sweep(ray, resume, jobs) as where, CheckProgress(console(stderr=True), verbose=verbose) as progress:
+        from opwright.judged.run import judge as run
+
+        report = run(
+            *paths,
+            format=format,
+            references=references,
+            write_contract=write_contract,
+            device=device,
+            timeout=timeout,
+            jobs=jobs,
+            fail_fast=fail_fast,
+            events=Events(progress.plan, progress.step, progress.done, say),
+            **where.options(),
+        )
+    write_records(report.to_json(), json, None)
+    if html is not None:
+        write_records(report.as_check().to_json(), None, html)
+    show_judged(console(), report, verbose=verbose)
+    raise typer.Exit(_exit_code(report))
+
+
+def _exit_code(report: object) -> int:
+    from opwright.results import Status
+    from opwright.results.judged import JudgeReport
+
+    assert isinstance(report, JudgeReport)  # imported above only when the command runs
+    found = {row.status for row in report.rows}
+    if report.partial:
+        return INTERRUPTED
+    if Status.FAIL in found:
+        return FAILED
+    if Status.INCONCLUSIVE in found:
+        return UNFINISHED
+    return PASSED if found - {Status.REFUSED} else NOTHING_RAN

@@ -1,0 +1,1 @@
+"""Kernels in the form in which others publish them: tasks read, their contracts inferred, candidates attached."""

@@ -1,0 +1,227 @@
+"""The reference and the candidates of a task, called with the operator's arguments; what contract files consist of.
+
+A class is constructed again for each combination of constants, which are read from the sizes of the arguments. Its
+parameters and buffers are arguments of the operator. A candidate gets the same values in its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.errors import KernelError
+from opwright.judged.sources import Source, load_candidate
+
+__all__ = ["CalledTask", "parameters_of", "state_of"]
+
+_MODULES_KEPT = 4
+
+
+def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a module, in the order in which a task has them as arguments."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class CalledTask:
+    """A task as a contract file states it.
+
+    Args:
+        file: the reference's file.
+        reference: the class or the function in it.
+        inputs, constructor: the functions in it that return the arguments of a call and of a constructor.
+        seed: before each of them.
+        constants: the constants that differ from call to call, each with the argument and the axis that has its size.
+        state: the names of parameters and buffers that are arguments, after the arguments of a call.
+        scalars: the arguments of a call that are no tensors, by position.
+    """
+
+    def __init__(
+        self, file: str, reference: str, *, inputs: str, constructor: str = "", seed: int = 42,
+        constants: Mapping[str, tuple[int, int]] | None = None, state: Sequence[str] = (),
+        scalars: Mapping[int, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._source = Source(Path(file))
+        self._reference, self._inputs, self._constructor, self._seed = reference, inputs, constructor, seed
+        self._constants, self._state, self._scalars = constants or {}, tuple(state), scalars or {}
+        self._names_at = functools.lru_cache(_MODULES_KEPT)(lambda items: self._source.run(dict(items)))
+        self._module_at = functools.lru_cache(_MODULES_KEPT)(self._constructed)
+
+    # --- the reference ---
+
+    def reference(self, *arguments: torch.Tensor) -> Any:
+        """The reference's result. Buffers that it updates are those of a copy."""
+        constants = self._constants_of(arguments)
+        inputs, state = self._parted(arguments)
+        inputs = self._with_scalars(inputs)
+        if not self._constructor:
+            return self._names_at(constants)[self._reference](*inputs)
+        module = self._module_at(constants)
+        buffers = {name for name, _ in module.named_buffers()}
+        values = {n: v.clone() if n in buffers else v for n, v in zip(self._state, state, strict=True)}
+        return torch.func.functional_call(module, values, tuple(inputs))
+
+    def sample(self, largest: int) -> tuple[torch.Tensor, ...]:
+        """The task's own inputs and parameters. If they have more than ``largest`` elements, those of smaller
+        constants: the largest is halved until they fit.
+
+        Raises:
+            KernelError: no such constants give a call.
+        """
+        values = {name: self._source.constants[name] for name in self._constants}
+        while True:
+            constants = tuple(values.items())
+            with torch.device("meta"):
+                size = self._elements(constants)
+            if size <= largest:
+                return self._own_arguments(constants)
+            name = max(values, key=lambda n: values[n], default="")
+            if not name or values[name] < 4:
+                raise KernelError(f"{self._source.file}: its own inputs have {size:,} elements", fix="use a GPU")
+            values[name] //= 2
+
+    def _elements(self, constants: tuple[tuple[str, int], ...]) -> int:
+        return sum(t.numel() for t in self._own_arguments(constants))
+
+    def _own_arguments(self, constants: tuple[tuple[str, int], ...]) -> tuple[torch.Tensor, ...]:
+        names = self._names_at(constants)
+        torch.manual_seed(self._seed)
+        inputs = [t for t in names[self._inputs]() if isinstance(t, torch.Tensor)]
+        state = state_of(self._module(constants)) if self._constructor else {}
+        return tuple(t.detach() for t in (*inputs, *(state[name] for name in self._state)))
+
+    # --- candidates ---
+
+    def candidate(self, file: str, entry: str) -> Callable[..., Any]:
+        """A candidate as a function of the operator's arguments. Its file is run by the first call."""
+        names = functools.cache(lambda: load_candidate(Path(file)))
+        modules: dict[Any, torch.nn.Module] = {}
+
+        def candidate(*arguments: torch.Tensor) -> Any:
+            constants = self._constants_of(arguments)
+            given = [t.contiguous() for t in arguments]
+            inputs, state = self._parted(given)
+            with torch.no_grad(), _as_published(given):
+                function = names()[entry]
+                if self._constructor:
+                    key = (constants, given[0].device if given else None)
+                    if key not in modules:
+                        modules[key] = self._module_of(function, constants, key[1])
+                    _fill(modules[key], dict(zip(self._state, state, strict=True)))
+                    function = modules[key]
+                returned = function(*self._with_scalars(inputs))
+            return tree.map_tensors(functools.partial(_fresh, given=given), returned)
+
+        return candidate
+
+    def _module_of(self, kind: Callable[..., Any], constants: Any, device: torch.device | None) -> torch.nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            arguments = self._constructor_arguments(constants)
+            torch.manual_seed(self._seed)
+            module: torch.nn.Module = kind(*arguments)
+        return module.to(device)
+
+    # --- shared ---
+
+    def _constructed(self, constants: tuple[tuple[str, int], ...]) -> torch.nn.Module:
+        """The reference's module. Modes that get the operations of a call do not get those of its constructor: modes
+        belong to a thread."""
+        found = list[torch.nn.Module | BaseException]()
+
+        def construct() -> None:
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    found.append(self._module(constants))
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=construct)
+        thread.start()
+        thread.join()
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
+
+    def _module(self, constants: tuple[tuple[str, int], ...]) -> torch.nn.Module:
+        arguments = self._constructor_arguments(constants)
+        torch.manual_seed(self._seed)
+        module: torch.nn.Module = self._names_at(constants)[self._reference](*arguments)
+        return module
+
+    def _constructor_arguments(self, constants: tuple[tuple[str, int], ...]) -> list[Any]:
+        torch.manual_seed(self._seed)
+        return list(self._names_at(constants)[self._constructor]())
+
+    def _with_scalars(self, tensors: Sequence[Any]) -> list[Any]:
+        listed = list(tensors)
+        for i, value in self._scalars.items():
+            listed.insert(i, value)
+        return listed
+
+    def _constants_of(self, arguments: Sequence[torch.Tensor]) -> tuple[tuple[str, int], ...]:
+        return tuple((name, int(arguments[i].shape[axis])) for name, (i, axis) in self._constants.items())
+
+    def _parted(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The arguments of a call, and those that are parameters and buffers."""
+        count = len(arguments) - len(self._state)
+        return arguments[:count], arguments[count:]
+
+
+@contextlib.contextmanager
+def _as_published(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """A block in which extensions that a published file compiles run on the tensors' device."""
+    if any(t.is_cuda for t in tensors) and torch.cuda.is_available():
+        yield
+    else:
+        from opwright.backends.cuda.inline_extensions import simulated_extensions  # torch's module warns without a GPU
+
+        with simulated_extensions():
+            yield
+
+
+def _fill(module: torch.nn.Module, given: Mapping[str, torch.Tensor]) -> None:
+    """Give a candidate's parameters and buffers the values of the reference's: by name, or else in order.
+
+    Raises:
+        KernelError: they do not correspond.
+    """
+    own = state_of(module)
+    names: Sequence[str] = list(given)
+    if own.keys() != given.keys():
+        shapes, wanted = [t.shape for t in own.values()], [t.shape for t in given.values()]
+        if shapes != wanted:
+            raise KernelError(
+                f"{type(module).__name__} must have the reference's parameters and buffers, {_listed(given)}, "
+                f"got {_listed(own)}",
+                fix="give it the same names, or as many of the same shapes in the same order",
+            )
+        names = list(own)
+    for name, value in zip(names, given.values(), strict=True):
+        own[name].data.copy_(value)
+
+
+def _listed(tensors: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items()) or "none"
+
+
+def _fresh(output: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A result as an operator returns it: contiguous, in memory of its own. No format asks that of a candidate."""
+    output = output.detach().contiguous()
+    pointers = {t.untyped_storage().data_ptr() for t in given}
+    return output.clone() if output.untyped_storage().data_ptr() in pointers else output
+
+
+def parameters_of(function: Callable[..., Any], count: int) -> list[str]:
+    """Names for the arguments of a call, from the function that takes them."""
+    try:
+        named = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        named = []
+    return [named[i] if i < len(named) else f"x{i}" for i in range(count)]

@@ -1,0 +1,101 @@
+"""An inferred contract as the text of a Python file: what checks read, and what a user can take over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from opwright.judged.inference import Inferred, InferredTensor
+from opwright.judged.task import Candidate, Task
+
+__all__ = ["contract_text"]
+
+# Elements of a sample: more take too long in a simulator.
+_LARGEST_SAMPLE = 1 << 16
+
+
+def contract_text(task: Task, inferred: Inferred) -> str:
+    """The file: the operator, its sizes and sample inputs, and each candidate as a kernel."""
+    classes = sorted({_class_of(t.dtype) for t in (*inferred.arguments, *inferred.outputs)})
+    own_sizes = ", ".join(f"{name}=({value},)" for name, value in inferred.own.items())
+    return "\n".join([
+        f'"""The contract of {task.file.name} ({task.format}), which `opwright judge` inferred.',
+        "",
+        "Taken as fixed:",
+        *(f"- {sentence}" for sentence in inferred.fixed),
+        '"""',
+        "",
+        *(["from typing import Annotated", ""] if any(t.high is not None for t in inferred.arguments) else []),
+        f"from jaxtyping import {', '.join(classes)}",
+        "from torch import Tensor",
+        "",
+        "import opwright as ow",
+        "from opwright.judged.called import CalledTask",
+        "",
+        "task = CalledTask(",
+        f"    {str(task.file)!r},",
+        f"    {task.reference!r},",
+        f"    inputs={task.inputs!r},",
+        *([f"    constructor={task.constructor!r},"] if task.constructor else []),
+        f"    seed={task.seed},",
+        f"    constants={dict(inferred.constants)!r},",
+        f"    state={list(inferred.state)!r},",
+        *([f"    scalars={dict(inferred.scalars)!r},"] if inferred.scalars else []),
+        ")",
+        "",
+        "",
+        f"@ow.op({f'judged::{task.name}'!r}{_options(inferred)})",
+        f"def {task.name}({', '.join(map(_argument, inferred.arguments))}) -> {_returned(inferred)}:",
+        f"    return task.reference({', '.join(t.name for t in inferred.arguments)})",
+        "",
+        "",
+        *([f"{task.name}.sizes({own_sizes})", ""] if own_sizes else []),
+        "",
+        f"@{task.name}.samples",
+        "def _():",
+        f"    yield task.sample({_LARGEST_SAMPLE})",
+        "",
+        "",
+        *(_attached(task, candidate) for candidate in task.candidates),
+        "",
+    ])  # fmt: skip
+
+
+def _options(inferred: Inferred) -> str:
+    options = [f"where={list(inferred.where)!r}"] * bool(inferred.where) + ["random=True"] * inferred.is_random
+    return "".join(f", {option}" for option in options)
+
+
+def _argument(tensor: InferredTensor) -> str:
+    stated = f'{_class_of(tensor.dtype)}[Tensor, "{" ".join(tensor.dims)}"]'
+    if tensor.high is not None:
+        stated = f"Annotated[{stated}, ow.values({tensor.low!r}, {tensor.high!r})]"
+    return f"{tensor.name}: {stated}"
+
+
+def _returned(inferred: Inferred) -> str:
+    stated = [f'{_class_of(t.dtype)}[Tensor, "{" ".join(t.dims)}"]' for t in inferred.outputs]
+    return f"tuple[{', '.join(stated)}]" if inferred.returns_tuple else stated[0]
+
+
+def _class_of(dtype: str) -> str:
+    """jaxtyping's class of one dtype: ``float32`` → ``Float32``."""
+    return {"bfloat16": "BFloat16", "uint8": "UInt8"}.get(dtype, dtype.capitalize())
+
+
+def _attached(task: Task, candidate: Candidate) -> str:
+    language = language_of(candidate.file.read_text(errors="replace"))
+    made = f"task.candidate({str(candidate.file)!r}, {candidate.entry!r})"
+    return f"{task.name}.{language}({made}, name={candidate.name!r})"
+
+
+def language_of(text: str) -> str:
+    """The language of a candidate's file, by what it imports and contains."""
+    if re.search(r"^\s*(import triton\b|from triton\b)", text, re.MULTILINE):
+        return "triton"
+    return "cuda" if "__global__" in text or re.search(r"\bcuda_module\b|\.cu\b", text) else "python"
+
+
+def languages(candidates: Sequence[Candidate]) -> list[str]:
+    """The language of each candidate."""
+    return [language_of(c.file.read_text(errors="replace")) for c in candidates]

@@ -1,0 +1,144 @@
+"""``ow.judge``: kernels in the formats in which others publish them, checked against an inferred contract."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from opwright.checks.run import Interrupted, check
+from opwright.errors import OpwrightError
+from opwright.judged.formats import read_tasks
+from opwright.judged.task import Candidate, Task
+from opwright.machine import this_machine
+from opwright.results import Status, Verdict
+from opwright.results.json_form import to_json
+from opwright.results.judged import Judged, JudgeReport
+from opwright.sweep.events import QUIET, Events
+from opwright.workers.pool import shared_server
+from opwright.workers.roles import Role
+
+__all__ = ["CHECKS_OF_CANDIDATES", "judge"]
+
+# A candidate is a forward on contiguous arguments. No format asks for derivatives, or for what torch.library registers.
+CHECKS_OF_CANDIDATES = (
+    "contract", "memory", "values", "special values", "inputs unchanged", "global state", "repeated calls",
+    "execution context", "determinism", "streams", "configurations", "far rows", "own work", "protected memory",
+)  # fmt: skip
+
+
+def judge(
+    *paths: str | Path,
+    format: str = "",
+    references: str | Path | None = None,
+    write_contract: str | Path | None = None,
+    timeout: float = 60.0,
+    events: Events = QUIET,
+    **options: Any,
+) -> JudgeReport:
+    """Check kernels that were written without opwright, in the form in which they are.
+
+    Each task's contract is inferred: the reference runs with other sizes, on tensors without memory, and what it
+    accepts is part of the contract. The candidates are then checked as kernels of this operator.
+
+    Args:
+        paths: files and folders of one format, which is recognised.
+        format: the format, if it is not recognised: ``pair`` or ``kernelbench``.
+        references: a folder or a file with the references, if they are not beside the candidates.
+        write_contract: a folder that gets the contract of each task as a Python file.
+        timeout: seconds that one step may take.
+        events: functions that are called on the way.
+        options: others of ``ow.check``.
+
+    Returns:
+        A report with a row for each candidate, the worst first.
+
+    Raises:
+        TargetError: the paths are of no format; CheckError: as ``ow.check``.
+    """
+    began = time.monotonic()
+    found, unread = read_tasks([str(p) for p in paths], format, Path(references) if references is not None else None)
+    with contextlib.ExitStack() as stack:
+        folder = Path(write_contract or stack.enter_context(tempfile.TemporaryDirectory(prefix="opwright-judge-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        contracts = {task.name: _contract_of(task, timeout) for task in found}
+        files = {task.name: _written(task, contracts[task.name], folder) for task in found}
+        targets = [str(file) for file in files.values() if file is not None]
+        options.setdefault("checks", CHECKS_OF_CANDIDATES)
+        verdicts, partial = list[Verdict](), ""
+        if targets:
+            try:
+                verdicts = [*check(*targets, timeout=timeout, events=events, **options)]
+            except Interrupted as interrupted:
+                verdicts, partial = [*interrupted.report], interrupted.report.partial
+    by_kernel = {(v.op, v.kernel): v for v in verdicts}
+    rows = [
+        _row(task, candidate, contracts[task.name], by_kernel.get((f"judged::{task.name}", candidate.name)))
+        for task in found
+        for candidate in task.candidates
+    ]
+    order = {status: i for i, status in enumerate(Status)}
+    rows.sort(key=lambda row: order[row.status])
+    machine = this_machine().to_json()
+    return JudgeReport(machine, tuple(rows), tuple(unread), time.monotonic() - began, partial)
+
+
+def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict: Verdict | None) -> Judged:
+    """The row of one candidate. One shape is too little coverage for a pass."""
+    row = Judged(task.format, str(candidate.file), str(task.file), Status.INCONCLUSIVE, candidate.claimed)
+    if verdict is None:
+        status = Status.REFUSED if "error" in contract else Status.INCONCLUSIVE
+        return dataclasses.replace(row, status=status, reason=contract.get("error", "it was not checked"))
+    status, reason = verdict.status, verdict.reason
+    if contract["has_one_shape"] and status in (Status.PASS, Status.WARNING):
+        status, reason = Status.THIN, "one shape only: the reference accepts no others"
+    return dataclasses.replace(row, status=status, reason=reason, fixed=tuple(contract["fixed"]), verdict=verdict)
+
+
+def _written(task: Task, contract: Mapping[str, Any], folder: Path) -> Path | None:
+    if "text" not in contract:
+        return None
+    file = folder / f"judged_{task.name}.py"
+    file.write_text(contract["text"])
+    return file
+
+
+def _contract_of(task: Task, timeout: float) -> Mapping[str, Any]:
+    """What ``infer_process`` answers; an error if it does not in time."""
+    try:
+        with shared_server(interpret=False) as server, _connected() as (ours, theirs):
+            pid = server.fork(Role.INFERENCE, [theirs], _output())
+            theirs.close()
+            ours.settimeout(timeout)
+            try:
+                with ours.makefile("rwb") as stream:
+                    stream.write(json.dumps(to_json(task)).encode() + b"\n")
+                    stream.flush()
+                    line = stream.readline()
+            except OSError:
+                return {"error": f"inferring the contract of {task.file} took more than {timeout:g} s"}
+            finally:
+                server.end(pid)
+    except OpwrightError as error:
+        return {"error": str(error)}
+    answer: Mapping[str, Any] = json.loads(line) if line else {"error": f"running {task.file} ended the process"}
+    return answer
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def _output() -> int:
+    """Where the process prints: nowhere."""
+    return os.open(os.devnull, os.O_WRONLY)

@@ -1,0 +1,60 @@
+"""A task in any format: a reference, how its inputs are made, and a candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Candidate", "Task", "Tolerance"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The rule of a format: ``torch.allclose`` with these bounds, on the task's own inputs."""
+
+    atol: float
+    rtol: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel to be judged.
+
+    Attributes:
+        name: as reports call it; unique among the candidates of a task.
+        file: the file that is run.
+        entry: the function or the class in it.
+        claimed: what the format itself recorded of it: "correct", "wrong", or "" if nothing.
+    """
+
+    name: str
+    file: Path
+    entry: str
+    claimed: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task.
+
+    Attributes:
+        name: a Python identifier; the operator's name.
+        format: a key of ``FORMATS``.
+        file: the file of the reference.
+        reference: the function or the class in it.
+        inputs: the function in it that returns the arguments of a call.
+        constructor: for a class, the function in it that returns the arguments of its constructor; "" if it has none.
+        seed: what the random generator is seeded with before inputs, arguments and each constructor.
+        tolerance: the format's own rule; None if it has none.
+    """
+
+    name: str
+    format: str
+    file: Path
+    reference: str
+    candidates: tuple[Candidate, ...]
+    inputs: str = "get_inputs"
+    constructor: str = ""
+    seed: int = 42
+    tolerance: Tolerance | None = None
+    notes: tuple[str, ...] = field(default=())

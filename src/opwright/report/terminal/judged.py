@@ -1,0 +1,75 @@
+"""The output of ``opwright judge``: a row for each candidate, the worst finding first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from opwright.report.statuses import LOOKS
+from opwright.report.terminal.lines import one_line
+from opwright.results import Status
+from opwright.results.judged import Judged, JudgeReport
+
+__all__ = ["show_judged"]
+
+
+def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False) -> None:
+    """Print the rows, then the paths that are no task, and the counts.
+
+    Args:
+        verbose: print each finding of each candidate as a check does, and what its contract takes as fixed.
+    """
+    if report.rows:
+        console.print(_table(report))
+    for row in report.rows if verbose else ():
+        console.print(Text(f"\n{_name(row)}", "bold"))
+        for sentence in row.fixed:
+            console.print(Text(f"  fixed: {sentence}", "dim"))
+        if row.verdict is not None:
+            console.print(Text(str(row.verdict)))
+    for path, why in report.unread:
+        console.print(Text(f"not read: {path}: {why}", "yellow"))
+    console.print(_counts(report))
+    if report.partial:
+        console.print(Text(report.partial, "yellow"))
+
+
+def _table(report: JudgeReport) -> Table:
+    has_claims = any(row.claimed for row in report.rows)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("candidate", overflow="fold")
+    if has_claims:
+        table.add_column(report.rows[0].format, no_wrap=True)
+    table.add_column("opwright", no_wrap=True)
+    table.add_column("worst finding", overflow="fold")
+    for row in report.rows:
+        status = Text(f"{row.status.mark} {row.status.name}", LOOKS[row.status].style)
+        table.add_row(_name(row), *([row.claimed or "–"] if has_claims else []), status, _finding(row))
+    return table
+
+
+def _name(row: Judged) -> str:
+    """The candidate's file; with its folder, where several tasks or runs are in folders."""
+    file = Path(row.candidate)
+    return f"{file.parent.name}/{file.stem}"
+
+
+def _finding(row: Judged) -> Text:
+    found = row.worst
+    if found is None:
+        return Text(one_line(row.reason), "dim")
+    case = f"{found.case}: " if found.case else ""
+    return Text(f"{found.check}: {case}{one_line(found.message)}")
+
+
+def _counts(report: JudgeReport) -> str:
+    counts = Counter(row.status for row in report.rows)
+    parts = [f"{counts[s]} {s.word}" for s in Status if counts[s]]
+    total = f"{len(report.rows)} candidates in {report.seconds:.0f} s: {', '.join(parts) or 'nothing was judged'}"
+    if report.disagreements:
+        total += f"\n{len(report.disagreements)} that {report.rows[0].format} calls correct fail here"
+    return total

@@ -1,0 +1,89 @@
+"""Contracts that are inferred from references."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opwright.errors import TargetError
+from opwright.judged.inference import Inferred, infer
+from opwright.judged.task import Task
+from tests.judged.programs import PROBLEM, SOFTMAX
+
+
+def inferred(folder: Path, text: str) -> Inferred:
+    file = folder / "problem.py"
+    file.write_text(text)
+    constructor = "get_init_inputs" if "get_init_inputs" in text else ""
+    reference = "Model" if "class Model" in text else "reference"
+    return infer(Task("problem", "kernelbench", file, reference, (), constructor=constructor))
+
+
+def dims(found: Inferred) -> dict[str, str]:
+    return {t.name: " ".join(t.dims) for t in found.arguments}
+
+
+def test_constants_become_dims_and_parameters_become_arguments(tmp_path: Path) -> None:
+    found = inferred(tmp_path, PROBLEM)
+    assert dims(found) == {
+        "x": "batch_size in_features",
+        "linear_weight": "out_features in_features",
+        "linear_bias": "out_features",
+    }
+    assert [" ".join(t.dims) for t in found.outputs] == ["batch_size out_features"]
+    assert found.own == {"batch_size": 8192, "in_features": 512, "out_features": 2048}
+    assert any("unused = 7" in sentence for sentence in found.fixed)
+    assert not found.has_one_shape
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        # A size that another constant determines, a relation, a constant that no size shows, no constant at all.
+        ("torch.randn(batch_size, dim)", "torch.randn(batch_size, 2 * dim), dim // 2", "_"),
+        ("torch.softmax(x, dim=1)", "torch.softmax(x.view(x.shape[0], 4, -1), dim=1)", "batch_size dim"),
+        ("torch.randn(batch_size, dim)", "torch.randn(16, 300)", "16 300"),
+        ("dim = 16384", "dim = int('16384')", "batch_size 16384"),
+    ],
+)
+def test_what_is_not_shown_by_a_size_is_fixed(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in SOFTMAX
+    if expected == "_":
+        with pytest.raises(TargetError, match="must run on the inputs of get_inputs"):
+            inferred(tmp_path, SOFTMAX.replace(old, new))
+        return
+    found = inferred(tmp_path, SOFTMAX.replace(old, new))
+    assert dims(found) == {"x": expected}
+    assert ("dim % 4 == 0" in found.where) is ("view" in new)
+    assert found.has_one_shape is ("300" in expected)
+
+
+def test_batch_norm_updates_are_said_and_random_results_are_found(tmp_path: Path) -> None:
+    text = SOFTMAX.replace(
+        "def forward", "def __init__(self):\n        super().__init__()\n        self.n = BODY\n    def forward"
+    )
+    found = inferred(
+        tmp_path, text.replace("BODY", "nn.BatchNorm1d(dim)").replace("torch.softmax(x, dim=1)", "self.n(x)")
+    )
+    assert any(s.startswith("n.num_batches_tracked: the reference updates it") for s in found.fixed)
+    assert not found.is_random
+    found = inferred(tmp_path, text.replace("BODY", "nn.Dropout(0.5)").replace("torch.softmax(x, dim=1)", "self.n(x)"))
+    assert found.is_random
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class Model: pass", "must define 'get_inputs'"),
+        (SOFTMAX.replace("torch.softmax(x, dim=1)", "x @ x"), "must run on the inputs of get_inputs, got RuntimeError"),
+        (
+            SOFTMAX.replace("return [torch.randn(batch_size, dim)]", "return [[torch.randn(3)]]"),
+            "a list of tensors|must run",
+        ),
+        ("def get_inputs(:", r"problem.py:1: "),
+    ],
+)
+def test_what_is_no_task_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        inferred(tmp_path, text)
