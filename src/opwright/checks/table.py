@@ -14,6 +14,7 @@ from opwright.checks.outputs import (
     metadata,
     own_work,
     properties,
+    published_rule,
     special_values,
     values,
 )
@@ -29,6 +30,7 @@ CHECKS: dict[str, Check] = {
         contract,
         memory,  # the first that runs the kernel: a write outside of guarded memory may end the process later
         values,
+        published_rule,
         special_values,
         properties,
         metadata,

@@ -10,10 +10,19 @@ import torch
 
 from opwright.errors import CheckError
 
-__all__ = ["OwnInputs", "Samples"]
+__all__ = ["OwnInputs", "Rule", "Samples"]
 
 # Yields the arguments of one call after another: a tuple, or a dictionary by name.
 Samples = Callable[[], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a published format calls correct: ``torch.allclose`` of each output, for the samples."""
+
+    format: str
+    atol: float
+    rtol: float
 
 
 @dataclass(eq=False)
@@ -23,10 +32,12 @@ class OwnInputs:
     Attributes:
         samples: the function of ``op.samples``.
         sizes: the sizes of ``op.sizes``, by dim, in step.
+        rule: the rule of the format in which the operator's task was published.
     """
 
     samples: Samples | None = None
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    rule: Rule | None = None
 
     def draw(self, qualname: str) -> list[Any]:
         """The arguments of every sample, on the CPU; the same ones each time.

@@ -68,12 +68,9 @@ class CalledTask:
         values = {n: v.clone() if n in buffers else v for n, v in zip(self._state, state, strict=True)}
         return torch.func.functional_call(module, values, tuple(inputs))
 
-    def sample(self, largest: int) -> tuple[torch.Tensor, ...]:
+    def samples(self, largest: int) -> list[tuple[torch.Tensor, ...]]:
         """The task's own inputs and parameters. If they have more than ``largest`` elements, those of smaller
-        constants: the largest is halved until they fit.
-
-        Raises:
-            KernelError: no such constants give a call.
+        constants: the largest is halved until they fit. None if no constants are small enough.
         """
         values = {name: self._source.constants[name] for name in self._constants}
         while True:
@@ -81,10 +78,10 @@ class CalledTask:
             with torch.device("meta"):
                 size = self._elements(constants)
             if size <= largest:
-                return self._own_arguments(constants)
+                return [self._own_arguments(constants)]
             name = max(values, key=lambda n: values[n], default="")
             if not name or values[name] < 4:
-                raise KernelError(f"{self._source.file}: its own inputs have {size:,} elements", fix="use a GPU")
+                return []
             values[name] //= 2
 
     def _elements(self, constants: tuple[tuple[str, int], ...]) -> int:

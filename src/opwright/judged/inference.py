@@ -5,7 +5,7 @@ Tensors are fake, so that nothing is computed and no memory is taken, whatever t
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.contract.definition.randomness import RandomOperations
 from opwright.contract.dtypes import short
 from opwright.errors import TargetError
-from opwright.internals.compiler import fake_tensors
-from opwright.internals.tensors import version_of
-from opwright.judged.called import parameters_of, state_of
+from opwright.judged.called import parameters_of
 from opwright.judged.fitting import fit
+from opwright.judged.reference_run import Axis, Reference, Run
 from opwright.judged.relations import relations_of
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
+from opwright.judged.value_ranges import Range, float_ranges, integer_range
 
 __all__ = ["Inferred", "InferredTensor", "infer"]
 
-Sizes = tuple[int, ...]
 _TRIALS = 40
+# Of the accepted values, so many are drawn with, if they have no more elements.
+_DRAWN, _MOST_DRAWN = 4, 1 << 20
 # Values for a constant, beside its own: small, odd, a power of two and its neighbours.
 _POOL = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 64)
 
@@ -71,69 +71,7 @@ class Inferred:
     @property
     def has_one_shape(self) -> bool:
         """Whether only the given sizes are possible."""
-        return not self.constants
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One run of the reference: what it got and returned."""
-
-    inputs: tuple[Any, ...]
-    state: Mapping[str, torch.Tensor]
-    outputs: tuple[torch.Tensor, ...]
-    updated: tuple[str, ...]
-    draws: str
-    returns_tuple: bool
-    function: Callable[..., Any]
-
-    @property
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        return (*(t for t in self.inputs if isinstance(t, torch.Tensor)), *self.state.values())
-
-    @property
-    def shapes(self) -> tuple[Sizes, ...]:
-        return tuple(tuple(map(int, t.shape)) for t in (*self.tensors, *self.outputs))
-
-    @property
-    def scalars(self) -> dict[int, Any]:
-        return {i: value for i, value in enumerate(self.inputs) if not isinstance(value, torch.Tensor)}
-
-    @property
-    def ranks(self) -> list[int]:
-        return [len(shape) for shape in self.shapes]
-
-
-class _Reference:
-    """Runs the reference of a task with values for its constants, on fake tensors."""
-
-    def __init__(self, task: Task, source: Source) -> None:
-        self._task, self._source = task, source
-        self.error = ""
-
-    def run(self, constants: Mapping[str, int]) -> _Run | None:
-        """One run; None if the reference, or what makes its inputs, raises an exception: ``error`` is its text."""
-        try:
-            with fake_tensors(), RandomOperations() as drawn, torch.no_grad():
-                return self._run(constants, drawn)
-        except Exception as error:  # the task's own code may raise anything
-            self.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-            return None
-
-    def _run(self, constants: Mapping[str, int], drawn: RandomOperations) -> _Run:
-        task, names = self._task, self._source.run(constants)
-        torch.manual_seed(task.seed)
-        inputs = tuple(names[task.inputs]())
-        function, state = names[task.reference], dict[str, torch.Tensor]()
-        if task.constructor:
-            function = function(*names[task.constructor]())
-            state = state_of(function)
-        drawn.first = ""  # what made the inputs and the parameters drew, too
-        versions = {name: version_of(t) for name, t in state.items()}
-        returned = function(*inputs)
-        outputs = tuple(tree.tensors(returned))
-        updated = tuple(name for name, t in state.items() if version_of(t) != versions[name])
-        called = function.forward if task.constructor else function
-        return _Run(inputs, state, outputs, updated, drawn.first, not isinstance(returned, torch.Tensor), called)
+        return not self.own
 
 
 def infer(task: Task) -> Inferred:
@@ -144,7 +82,7 @@ def infer(task: Task) -> Inferred:
     """
     source = Source(task.file)
     _refuse_missing(task, source)
-    reference = _Reference(task, source)
+    reference = Reference(task, source)
     own = reference.run({})
     if own is None:
         raise TargetError(
@@ -152,24 +90,27 @@ def infer(task: Task) -> Inferred:
             fix="correct the reference",
         )
     _refuse_unstated(task, own)
-    tried = _vary(reference, source.constants, own)
-    constants, dims = _fitted(own, source.constants, tried)
-    runs = _together(reference, {name: source.constants[name] for name in constants}, own)
-    constants, dims = _fitted(own, source.constants, {name: tried[name] for name in constants}, runs)
-    where = relations_of({n: source.constants[n] for n in constants}, [(v, run is not None) for v, run in runs])
+    found = _varied(reference.run, source.constants, own)
+    places: Mapping[str, Axis] = {name: _place_of(name, found.dims[: len(own.tensors)]) for name in found.names}
+    if not found.names:
+        found, places = _varied_axes(reference, own), {}
+    count, dims = len(own.tensors), found.dims
+    ranges = _ranges(reference, own, found, is_by_constant=bool(places))
     names = _unique([*parameters_of(own.function, len(own.inputs)), *own.state])
     names = [name for name, t in zip(names, (*own.inputs, *own.state.values()), strict=True) if _is_tensor(t)]
-    count = len(own.tensors)
-    arguments = tuple(map(InferredTensor, names, (short(t.dtype) for t in own.tensors), dims[:count]))
+    arguments = (
+        InferredTensor(name, short(t.dtype), dim, *ranges.get(i, (None, None)))
+        for i, (name, t, dim) in enumerate(zip(names, own.tensors, dims[:count], strict=True))
+    )
     outputs = (InferredTensor("", short(t.dtype), d) for t, d in zip(own.outputs, dims[count:], strict=True))
     return Inferred(
-        arguments=arguments,
+        arguments=tuple(arguments),
         outputs=tuple(outputs),
         state=tuple(own.state),
-        constants={name: _place_of(name, dims[:count]) for name in constants},
-        own={name: source.constants[name] for name in constants},
-        where=(*(f"{name} >= 1" for name in constants), *where),
-        fixed=tuple(_fixed(task, source, own, constants, tried)),
+        constants=places,
+        own={name: found.values[name] for name in found.names},
+        where=(*(f"{name} >= 1" for name in found.names), *found.where),
+        fixed=tuple(_fixed(source, own, found, places)),
         is_random=bool(own.draws),
         returns_tuple=own.returns_tuple,
         scalars=own.scalars,
@@ -188,7 +129,7 @@ def _refuse_missing(task: Task, source: Source) -> None:
             )
 
 
-def _refuse_unstated(task: Task, own: _Run) -> None:
+def _refuse_unstated(task: Task, own: Run) -> None:
     nested = [value for value in own.inputs if not _is_tensor(value) and tree.tensors(value)]
     if nested:
         raise TargetError(
@@ -198,94 +139,175 @@ def _refuse_unstated(task: Task, own: _Run) -> None:
         raise TargetError(f"{task.file}: {task.reference} takes or returns no tensor", fix="name another task")
 
 
-# --- which constants may differ, and what they determine ---
+# --- which numbers may differ, and what they determine ---
 
-# By constant: its value, and the run with it.
-_Tried = Mapping[str, Sequence[tuple[Mapping[str, int], _Run]]]
+# Runs, each with the values of all numbers that may differ.
+_Runs = Sequence[tuple[Mapping[str, int], Run | None]]
 
 
-def _vary(reference: _Reference, constants: Mapping[str, int], own: _Run) -> _Tried:
-    """Runs with another value for one constant each, for those constants that change a size and that may differ."""
-    found = dict[str, list[tuple[Mapping[str, int], _Run]]]()
-    for name, value in constants.items():
-        runs = list[tuple[Mapping[str, int], _Run]]()
+@dataclass(frozen=True)
+class _Varied:
+    """Which numbers (constants of the file, or sizes of axes) may differ.
+
+    Attributes:
+        names: those whose values the sizes of the arguments show.
+        values: the own values of all.
+        changing: those that change a size; of these, some are no size of an argument.
+        dims: each size of each argument and output as an expression of ``names``.
+        where: relations of ``names``.
+        accepted: values of ``names`` that the reference accepts.
+    """
+
+    names: Sequence[str]
+    values: Mapping[str, int]
+    changing: Sequence[str]
+    dims: Sequence[tuple[str, ...]]
+    where: Sequence[str]
+    accepted: Sequence[Mapping[str, int]]
+
+
+def _varied(run: Callable[[Mapping[str, int]], Run | None], values: Mapping[str, int], own: Run) -> _Varied:
+    """Vary each number alone, and then all together."""
+    tried = _vary(run, values, own)
+    names, _ = _fitted(own, values, tried)
+    runs = _together(run, {name: values[name] for name in names}, own)
+    names, dims = _fitted(own, values, {name: tried[name] for name in names}, runs)
+    where = relations_of({n: values[n] for n in names}, [(v, found is not None) for v, found in runs])
+    accepted = [v for v, found in runs if found is not None and v.keys() == set(names)]
+    return _Varied(names, values, list(tried), dims, where, accepted)
+
+
+def _varied_axes(reference: Reference, own: Run) -> _Varied:
+    """The same of the sizes themselves, of a task that has no constants: axes that have to agree have one name."""
+    groups = _groups_of_axes(reference, own)
+    values = {name: own.shapes[axes[0][0]][axes[0][1]] for name, axes in groups.items()}
+
+    def run(chosen: Mapping[str, int]) -> Run | None:
+        return reference.run({}, {axis: size for name, size in chosen.items() for axis in groups[name]})
+
+    return _varied(run, values, own)
+
+
+def _groups_of_axes(reference: Reference, own: Run) -> dict[str, list[Axis]]:
+    """The axes of arguments that may have another size, those together that have to have the same."""
+    count = len(own.tensors)
+    left = [(i, axis) for i, shape in enumerate(own.shapes[:count]) for axis in range(len(shape)) if shape[axis] > 1]
+    found = dict[str, list[Axis]]()
+
+    def accepts(axes: Sequence[Axis], size: int) -> bool:
+        return any(reference.run({}, dict.fromkeys(axes, other)) is not None for other in (2 * size, size + 1))
+
+    while left:
+        i, axis = left[0]
+        size = own.shapes[i][axis]
+        group = [other for other in left if own.shapes[other[0]][other[1]] == size]
+        if not accepts(group, size):
+            left.remove((i, axis))
+            continue
+        for other in group[1:]:
+            if accepts([each for each in group if each != other], size):
+                group = [each for each in group if each != other]
+        found[f"n{len(found)}"] = group
+        left = [other for other in left if other not in group]
+    return found
+
+
+def _vary(
+    run: Callable[[Mapping[str, int]], Run | None], values: Mapping[str, int], own: Run
+) -> dict[str, list[tuple[Mapping[str, int], Run]]]:
+    """Runs with another value for one number each, for those numbers that change a size and that may differ."""
+    found = dict[str, list[tuple[Mapping[str, int], Run]]]()
+    for name, value in values.items():
+        runs = list[tuple[Mapping[str, int], Run]]()
         for other in dict.fromkeys((2 * value, value + 1, max(1, value // 2), 3 * value)):
-            if other != value and (run := reference.run({name: other})) is not None:
-                runs.append(({**constants, name: other}, run))
-        runs = [(values, run) for values, run in runs if run.ranks == own.ranks and run.scalars == own.scalars]
-        if any(run.shapes != own.shapes for _, run in runs):
+            if other != value and (one := run({name: other})) is not None:
+                runs.append(({**values, name: other}, one))
+        runs = [(v, one) for v, one in runs if one.ranks == own.ranks and one.scalars == own.scalars]
+        if any(one.shapes != own.shapes for _, one in runs):
             found[name] = runs
     return found
 
 
 def _fitted(
-    own: _Run,
+    own: Run,
     values_of_own: Mapping[str, int],
-    tried: _Tried,
-    together: Sequence[tuple[Mapping[str, int], _Run | None]] = (),
+    tried: Mapping[str, Sequence[tuple[Mapping[str, int], Run]]],
+    together: _Runs = (),
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The constants whose values the sizes of the arguments show, and each size as an expression of them.
+    """The numbers whose values the sizes of the arguments show, and each size as an expression of them.
 
-    A constant that changes a size, and is no size of an argument itself, is taken as fixed, and so is one that changes
-    a size in a way that no expression has.
+    A number that changes a size, and is no size of an argument itself, is taken as fixed, and so is one that changes a
+    size in a way that no expression has.
     """
-    constants = list(tried)
+    names = list(tried)
     while True:
-        runs = [(values_of_own, own), *(each for name in constants for each in tried[name])]
-        # A run of all constants tells nothing if one of them is taken as fixed.
-        runs += [(v, r) for v, r in together if r is not None and v.keys() == set(constants)]
-        observed = [({name: values[name] for name in constants}, run) for values, run in runs]
+        runs = [(values_of_own, own), *(each for name in names for each in tried[name])]
+        # A run of all numbers tells nothing if one of them is taken as fixed.
+        runs += [(v, r) for v, r in together if r is not None and v.keys() == set(names)]
+        observed = [({name: values[name] for name in names}, run) for values, run in runs]
         dims = [
             tuple(_fit_axis(observed, own, i, axis) for axis in range(len(shape))) for i, shape in enumerate(own.shapes)
         ]
         arguments = dims[: len(own.tensors)]
-        unknown = [name for name in constants if not any(name in each for each in arguments)]
-        unknown = unknown or [name for name in constants if any("" in each for each in arguments)][-1:]
+        unknown = [name for name in names if not any(name in each for each in arguments)]
+        unknown = unknown or [name for name in names if any("" in each for each in arguments)][-1:]
         if not unknown:
-            return constants, [tuple(dim or "_" for dim in each) for each in dims]
-        constants = [name for name in constants if name not in unknown]
+            return names, [tuple(dim or "_" for dim in each) for each in dims]
+        names = [name for name in names if name not in unknown]
 
 
-def _fit_axis(observed: Sequence[tuple[Mapping[str, int], _Run]], own: _Run, i: int, axis: int) -> str:
+def _fit_axis(observed: Sequence[tuple[Mapping[str, int], Run]], own: Run, i: int, axis: int) -> str:
     """The size of one axis as an expression; "" if there is none."""
     sizes = [(values, run.shapes[i][axis]) for values, run in observed] or [({}, own.shapes[i][axis])]
     return fit(sizes) or ""
 
 
-def _place_of(name: str, dims: Sequence[tuple[str, ...]]) -> tuple[int, int]:
+def _place_of(name: str, dims: Sequence[tuple[str, ...]]) -> Axis:
     return next((i, each.index(name)) for i, each in enumerate(dims) if name in each)
 
 
 def _together(
-    reference: _Reference, constants: Mapping[str, int], own: _Run
-) -> list[tuple[Mapping[str, int], _Run | None]]:
-    """Runs with other values for all constants; None for each that the reference refuses."""
-    if not constants:
-        return []
+    run: Callable[[Mapping[str, int]], Run | None], values: Mapping[str, int], own: Run
+) -> list[tuple[Mapping[str, int], Run | None]]:
+    """Runs with other values for all numbers; None for each that the reference refuses."""
     draw = random.Random(0)
-    found = list[tuple[Mapping[str, int], _Run | None]]()
-    for values in itertools.islice(_drawn(draw, constants), _TRIALS):
-        run = reference.run(values)
-        if run is not None and run.ranks != own.ranks:
-            run = None
-        found.append((values, run))
+    found = list[tuple[Mapping[str, int], Run | None]]()
+    for _ in range(_TRIALS if values else 0):
+        chosen = {name: draw.choice((*_POOL, value)) for name, value in values.items()}
+        one = run(chosen)
+        found.append((chosen, one if one is not None and one.ranks == own.ranks else None))
     return found
 
 
-def _drawn(draw: random.Random, constants: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
-    """Small values and the constants' own, together."""
-    while True:
-        yield {name: draw.choice((*_POOL, value)) for name, value in constants.items()}
+def _ranges(reference: Reference, own: Run, found: _Varied, *, is_by_constant: bool) -> dict[int, Range]:
+    """The ranges of values of arguments, by position: of integers, and of floats for which normal values are not
+    defined."""
+    chosen = sorted(found.accepted, key=lambda v: math.prod(v.values()))[:_DRAWN] if is_by_constant else [{}]
+    drawn = [(v, t) for v in chosen if _elements_at(reference, v) <= _MOST_DRAWN and (t := reference.real_tensors(v))]
+    ranges = dict[int, Range]()
+    for i, tensor in enumerate(own.tensors):
+        if not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool:
+            range_ = integer_range([(values, tensors[i]) for values, tensors in drawn])
+            ranges |= {i: range_} if range_ is not None else {}
+    if drawn and not own.draws:
+        values, tensors = drawn[-1]
+        ranges |= float_ranges(reference.caller(values), tensors)
+    return ranges
 
 
-def _fixed(task: Task, source: Source, own: _Run, constants: Sequence[str], tried: _Tried) -> Iterator[str]:
+def _elements_at(reference: Reference, values: Mapping[str, int]) -> int:
+    run = reference.run(values)
+    return _MOST_DRAWN + 1 if run is None else sum(math.prod(shape) for shape in run.shapes)
+
+
+def _fixed(source: Source, own: Run, found: _Varied, places: Mapping[str, Axis]) -> Iterator[str]:
     dtypes = ", ".join(dict.fromkeys(short(t.dtype) for t in own.tensors))
     yield f"dtype {dtypes}: the task has no other"
     yield "contiguous arguments: the task makes no others"
     for name, value in source.constants.items():
-        if name in tried and name not in constants:
+        if name in found.changing and name not in places:
             yield f"{name} = {value}: no size of an argument shows it"
-        elif name not in tried:
+        elif name not in found.changing:
             yield f"{name} = {value}: another value changes no size, or the reference refuses it"
     for name in own.updated:
         yield f"{name}: the reference updates it, and only its results are compared"

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from opwright.checks.outputs import published_rule
 from opwright.checks.run import Interrupted, check
+from opwright.contract.inputs.samples import sample_cases
 from opwright.errors import OpwrightError
 from opwright.judged.formats import read_tasks
 from opwright.judged.task import Candidate, Task
@@ -21,6 +23,8 @@ from opwright.machine import this_machine
 from opwright.results import Status, Verdict
 from opwright.results.json_form import to_json
 from opwright.results.judged import Judged, JudgeReport
+from opwright.runtime.op import Op
+from opwright.runtime.targets import load_target
 from opwright.sweep.events import QUIET, Events
 from opwright.workers.pool import shared_server
 from opwright.workers.roles import Role
@@ -29,8 +33,9 @@ __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
 
 # A candidate is a forward on contiguous arguments. No format asks for derivatives, or for what torch.library registers.
 CHECKS_OF_CANDIDATES = (
-    "contract", "memory", "values", "special values", "inputs unchanged", "global state", "repeated calls",
-    "execution context", "determinism", "streams", "configurations", "far rows", "own work", "protected memory",
+    "contract", "memory", "values", "published rule", "special values", "inputs unchanged", "global state",
+    "repeated calls", "execution context", "determinism", "streams", "configurations", "far rows", "own work",
+    "protected memory",
 )  # fmt: skip
 
 
@@ -70,12 +75,12 @@ def judge(
         folder.mkdir(parents=True, exist_ok=True)
         contracts = {task.name: _contract_of(task, timeout) for task in found}
         files = {task.name: _written(task, contracts[task.name], folder) for task in found}
-        targets = [str(file) for file in files.values() if file is not None]
+        operators = [op for task in found if (op := _loaded(files[task.name], contracts[task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
         verdicts, partial = list[Verdict](), ""
-        if targets:
+        if operators:
             try:
-                verdicts = [*check(*targets, timeout=timeout, events=events, **options)]
+                verdicts = [*check(*operators, timeout=timeout, events=events, **options)]
             except Interrupted as interrupted:
                 verdicts, partial = [*interrupted.report], interrupted.report.partial
     by_kernel = {(v.op, v.kernel): v for v in verdicts}
@@ -99,7 +104,10 @@ def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict:
     status, reason = verdict.status, verdict.reason
     if contract["has_one_shape"] and status in (Status.PASS, Status.WARNING):
         status, reason = Status.THIN, "one shape only: the reference accepts no others"
-    return dataclasses.replace(row, status=status, reason=reason, fixed=tuple(contract["fixed"]), verdict=verdict)
+    rule = next((f.message.split()[0] for f in verdict.findings if f.check == published_rule.NAME), "")
+    return dataclasses.replace(
+        row, status=status, by_rule=rule, reason=reason, fixed=tuple(contract["fixed"]), verdict=verdict
+    )
 
 
 def _written(task: Task, contract: Mapping[str, Any], folder: Path) -> Path | None:
@@ -110,7 +118,20 @@ def _written(task: Task, contract: Mapping[str, Any], folder: Path) -> Path | No
     return file
 
 
-def _contract_of(task: Task, timeout: float) -> Mapping[str, Any]:
+def _loaded(file: Path | None, contract: dict[str, Any]) -> Op[..., Any] | None:
+    """The operator of a contract file. If it cannot be defined, the reason is added to the contract."""
+    if file is None:
+        return None
+    try:
+        (operator,) = load_target(str(file))
+        sample_cases(operator.contract)
+    except OpwrightError as error:
+        contract["error"] = str(error)
+        return None
+    return operator
+
+
+def _contract_of(task: Task, timeout: float) -> dict[str, Any]:
     """What ``infer_process`` answers; an error if it does not in time."""
     try:
         with shared_server(interpret=False) as server, _connected() as (ours, theirs):
@@ -128,7 +149,7 @@ def _contract_of(task: Task, timeout: float) -> Mapping[str, Any]:
                 server.end(pid)
     except OpwrightError as error:
         return {"error": str(error)}
-    answer: Mapping[str, Any] = json.loads(line) if line else {"error": f"running {task.file} ended the process"}
+    answer: dict[str, Any] = json.loads(line) if line else {"error": f"running {task.file} ended the process"}
     return answer
 
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Candidate", "Task", "Tolerance"]
+from opwright.contract.own_inputs import Rule
 
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The rule of a format: ``torch.allclose`` with these bounds, on the task's own inputs."""
-
-    atol: float
-    rtol: float
+__all__ = ["Candidate", "Task"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Task:
         inputs: the function in it that returns the arguments of a call.
         constructor: for a class, the function in it that returns the arguments of its constructor; "" if it has none.
         seed: what the random generator is seeded with before inputs, arguments and each constructor.
-        tolerance: the format's own rule; None if it has none.
+        rule: what the format calls correct; None if it has no rule.
     """
 
     name: str
@@ -56,5 +50,5 @@ class Task:
     inputs: str = "get_inputs"
     constructor: str = ""
     seed: int = 42
-    tolerance: Tolerance | None = None
+    rule: Rule | None = None
     notes: tuple[str, ...] = field(default=())

@@ -20,6 +20,7 @@ class Judged:
         task: the file of its reference.
         status: the verdict. THIN also where only the sizes of the task are possible.
         claimed: what was recorded of it under the format's own rule: "correct", "wrong", or "".
+        by_rule: what that rule says here, of the task's own inputs: "correct", "wrong", or "" if they did not run.
         reason: why there is no verdict; or what makes it THIN.
         fixed: what its contract takes as fixed, and why.
         verdict: all findings; None if nothing was checked.
@@ -30,9 +31,15 @@ class Judged:
     task: str
     status: Status
     claimed: str = ""
+    by_rule: str = ""
     reason: str = ""
     fixed: tuple[str, ...] = ()
     verdict: Verdict | None = None
+
+    @property
+    def by_format(self) -> str:
+        """What the format says: as it was recorded, or else here."""
+        return self.claimed or self.by_rule
 
     @property
     def worst(self) -> Finding | None:
@@ -66,7 +73,7 @@ class JudgeReport:
     @property
     def disagreements(self) -> tuple[Judged, ...]:
         """Candidates that the format's own rule calls correct, and that fail here."""
-        return tuple(row for row in self.rows if row.claimed == "correct" and row.status is Status.FAIL)
+        return tuple(row for row in self.rows if row.by_format == "correct" and row.status is Status.FAIL)
 
     def as_check(self) -> CheckReport:
         """The verdicts as a report of checks."""

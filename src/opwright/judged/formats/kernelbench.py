@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opwright.judged.task import Candidate, Task, Tolerance
+from opwright.contract.own_inputs import Rule
+from opwright.judged.task import Candidate, Task
 
 __all__ = ["NAME", "TAKES", "recognises", "tasks"]
 
@@ -46,7 +47,7 @@ def tasks(paths: Sequence[str], references: Path | None) -> Iterator[Task | tupl
         constructor = "get_init_inputs" if "get_init_inputs" in problem.read_text(errors="replace") else ""
         yield Task(
             name, NAME, problem, _REFERENCE, tuple(_candidates(found)),
-            constructor=constructor, tolerance=Tolerance(1e-4, 1e-4),
+            constructor=constructor, rule=Rule(NAME, 1e-4, 1e-4),
         )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False)
 
 
 def _table(report: JudgeReport) -> Table:
-    has_claims = any(row.claimed for row in report.rows)
+    has_claims = any(row.by_format for row in report.rows)
     table = Table(box=None, pad_edge=False)
     table.add_column("candidate", overflow="fold")
     if has_claims:
@@ -48,7 +48,7 @@ def _table(report: JudgeReport) -> Table:
     table.add_column("worst finding", overflow="fold")
     for row in report.rows:
         status = Text(f"{row.status.mark} {row.status.name}", LOOKS[row.status].style)
-        table.add_row(_name(row), *([row.claimed or "–"] if has_claims else []), status, _finding(row))
+        table.add_row(_name(row), *([row.by_format or "–"] if has_claims else []), status, _finding(row))
     return table
 
 

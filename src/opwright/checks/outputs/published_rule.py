@@ -1,0 +1,59 @@
+"""The check "published rule": what the format of a task itself says of a kernel, with its own tolerance.
+
+Reports show it beside the other findings. A rule such as ``allclose`` with an absolute tolerance passes zeros where
+results are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from opwright.checks.check import Check
+from opwright.checks.context import Context
+from opwright.checks.exceptions import Raised
+from opwright.checks.observation import Observation, SkippedCase
+from opwright.contract.own_inputs import Rule
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["CHECK", "NAME", "check"]
+
+NAME = "published rule"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Apply the rule to each sample, which is the task's own input."""
+    rule = context.op.contract.own_inputs.rule
+    if rule is None:
+        return
+    for case in (c for c in context.cases if c.sample is not None):
+        run = context.observe(case)
+        if isinstance(run, SkippedCase):
+            yield NotChecked(NAME, run.why)
+            continue
+        wrong = _wrong_by(rule, run)
+        message = f"wrong by the rule of {rule.format}: {wrong}" if wrong else f"correct by the rule of {rule.format}"
+        yield Finding(NAME, Status.WARNING if wrong else Status.PASS, str(case), message)
+
+
+def _wrong_by(rule: Rule, run: Observation) -> str:
+    """What the rule finds; "" if nothing."""
+    if isinstance(run.outputs, Raised):
+        return f"it raised {run.outputs.kind}"
+    for i, (got, expected) in enumerate(zip(run.outputs, run.expected, strict=False)):
+        if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+            return f"output {i} must have the shape {list(expected.shape)}"
+        if not torch.allclose(got.cpu().double(), expected.double(), atol=rule.atol, rtol=rule.rtol):
+            return f"output {i} is beyond atol={rule.atol:g}, rtol={rule.rtol:g}"
+    return ""
+
+
+CHECK = Check(
+    NAME,
+    "What does the published rule of the task's format say of its own inputs?",
+    cases="samples",
+    run=check,
+    worst=Status.WARNING,
+    group="values",
+)

@@ -1,0 +1,145 @@
+"""Runs of a task's reference: on tensors without memory, with other constants or sizes, and on small real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.contract.definition.randomness import RandomOperations
+from opwright.internals.compiler import fake_tensors
+from opwright.internals.tensors import version_of
+from opwright.judged.called import state_of
+from opwright.judged.sources import Source
+from opwright.judged.task import Task
+
+__all__ = ["Axis", "Reference", "Run"]
+
+Sizes = tuple[int, ...]
+# An axis of an argument: the argument's position, and the axis.
+Axis = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the reference: what it got and returned."""
+
+    inputs: tuple[Any, ...]
+    state: Mapping[str, torch.Tensor]
+    outputs: tuple[torch.Tensor, ...]
+    updated: tuple[str, ...]
+    draws: str
+    returns_tuple: bool
+    function: Callable[..., Any]
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return (*(t for t in self.inputs if isinstance(t, torch.Tensor)), *self.state.values())
+
+    @property
+    def shapes(self) -> tuple[Sizes, ...]:
+        return tuple(tuple(map(int, t.shape)) for t in (*self.tensors, *self.outputs))
+
+    @property
+    def scalars(self) -> dict[int, Any]:
+        return {i: value for i, value in enumerate(self.inputs) if not isinstance(value, torch.Tensor)}
+
+    @property
+    def ranks(self) -> list[int]:
+        return [len(shape) for shape in self.shapes]
+
+
+class Reference:
+    """Runs the reference of a task."""
+
+    def __init__(self, task: Task, source: Source) -> None:
+        self._task, self._source = task, source
+        self.error = ""
+
+    def run(self, constants: Mapping[str, int], sizes: Mapping[Axis, int] | None = None) -> Run | None:
+        """One run on fake tensors; None if the reference, or what makes its inputs, raises an exception, whose text
+        ``error`` is.
+
+        Args:
+            constants: values in the place of the file's own.
+            sizes: sizes in the place of those that the task gives its arguments, parameters and buffers.
+        """
+        try:
+            with fake_tensors(), RandomOperations() as drawn, torch.no_grad():
+                function, state = self._function(constants)
+                inputs = self._inputs(constants)
+                drawn.first = ""  # what made the inputs and the parameters drew, too
+                return self._called(function, inputs, state, sizes or {}, drawn)
+        except Exception as error:  # the task's own code may raise anything
+            self.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            return None
+
+    def _called(
+        self, function: Any, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], sizes: Mapping[Axis, int],
+        drawn: RandomOperations,
+    ) -> Run:  # fmt: skip
+        if sizes:
+            tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+            resized = iter(_resized([*tensors, *state.values()], sizes))
+            inputs = [next(resized) if isinstance(t, torch.Tensor) else t for t in inputs]
+            state = dict(zip(state, resized, strict=True))
+        versions = {name: version_of(t) for name, t in state.items()}
+        if sizes and state:
+            returned = torch.func.functional_call(function, dict(state), tuple(inputs))
+        else:
+            returned = function(*inputs)
+        updated = tuple(name for name, t in state.items() if version_of(t) != versions[name])
+        called = function.forward if self._task.constructor else function
+        outputs, returns_tuple = tuple(tree.tensors(returned)), not isinstance(returned, torch.Tensor)
+        return Run(tuple(inputs), state, outputs, updated, drawn.first, returns_tuple, called)
+
+    def _function(self, constants: Mapping[str, int]) -> tuple[Any, Mapping[str, torch.Tensor]]:
+        """The reference, and its parameters and buffers if it is a module."""
+        task, names = self._task, self._source.run(constants)
+        torch.manual_seed(task.seed)
+        if not task.constructor:
+            return names[task.reference], {}
+        module = names[task.reference](*names[task.constructor]())
+        return module, state_of(module)
+
+    def _inputs(self, constants: Mapping[str, int]) -> tuple[Any, ...]:
+        torch.manual_seed(self._task.seed)
+        return tuple(self._source.run(constants)[self._task.inputs]())
+
+    def real_tensors(self, constants: Mapping[str, int]) -> tuple[torch.Tensor, ...] | None:
+        """The tensors of a call as the task draws them, then parameters and buffers; None if it raises."""
+        try:
+            inputs = [t for t in self._inputs(constants) if isinstance(t, torch.Tensor)]
+            return (*inputs, *(t.detach() for t in self._function(constants)[1].values()))
+        except Exception:  # the task's own code may raise anything
+            return None
+
+    def caller(self, constants: Mapping[str, int]) -> Callable[[Sequence[torch.Tensor]], Any]:
+        """The reference as a function of all tensors, in the order of ``Run.tensors``."""
+        function, state = self._function(constants)
+        inputs = self._inputs(constants)
+
+        def call(tensors: Sequence[torch.Tensor]) -> Any:
+            listed = iter(tensors)
+            given = tuple(next(listed) if isinstance(t, torch.Tensor) else t for t in inputs)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                if not state:
+                    return function(*given)
+                return torch.func.functional_call(
+                    function, {name: t.clone() for name, t in zip(state, listed, strict=True)}, given
+                )
+
+        return call
+
+
+def _resized(tensors: Sequence[torch.Tensor], sizes: Mapping[Axis, int]) -> list[torch.Tensor]:
+    shapes = [list(t.shape) for t in tensors]
+    for (i, axis), size in sizes.items():
+        shapes[i][axis] = size
+    return [
+        t if list(t.shape) == shape else torch.empty(shape, dtype=t.dtype, device=t.device)
+        for t, shape in zip(tensors, shapes, strict=True)
+    ]
