@@ -9,9 +9,12 @@ from opwright.contract.inputs.case import Case, Size
 
 __all__ = ["expected_seconds"]
 
+# So many calls are known before one is left out: the first ones also compile the kernel.
+_CALLS = 8
+
 
 def expected_seconds(case: Case, seconds: Mapping[Case, float]) -> float:
-    """The seconds that a call takes if its time grows no faster than each size; 0 if nothing is known.
+    """The seconds that a call takes if its time grows no faster than each size; 0 if too little is known.
 
     Each earlier case gives such an estimate, and the least counts: smaller sizes are taken to save nothing.
 
@@ -19,8 +22,10 @@ def expected_seconds(case: Case, seconds: Mapping[Case, float]) -> float:
         case: the one that has not run.
         seconds: those of calls, by case.
     """
+    if len(seconds) < _CALLS:
+        return 0.0
     found = [took * _growth(dict(known.sizes), dict(case.sizes)) for known, took in seconds.items()]
-    return min(found, default=0.0)
+    return min(found)
 
 
 def _growth(before: Mapping[str, Size], now: Mapping[str, Size]) -> float:

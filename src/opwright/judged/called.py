@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.backends.build_tools import build_tools
 from opwright.errors import KernelError
 from opwright.judged.sources import Source, load_candidate
 
@@ -99,31 +102,27 @@ class CalledTask:
     def candidate(self, file: str, entry: str) -> Callable[..., Any]:
         """A candidate as a function of the operator's arguments. Its file is run by the first call."""
         names = functools.cache(lambda: load_candidate(Path(file)))
-        modules: dict[Any, torch.nn.Module] = {}
+
+        @functools.lru_cache(_MODULES_KEPT)
+        def module_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> torch.nn.Module:
+            with torch.random.fork_rng(devices=[]):
+                arguments = self._constructor_arguments(constants)
+                torch.manual_seed(self._seed)
+                module: torch.nn.Module = names()[entry](*arguments)
+            return module.to(device)
 
         def candidate(*arguments: torch.Tensor) -> Any:
-            constants = self._constants_of(arguments)
             given = [t.contiguous() for t in arguments]
             inputs, state = self._parted(given)
-            with torch.no_grad(), _as_published(given):
+            with torch.no_grad(), _own_extensions(Path(file)), _as_published(given):
                 function = names()[entry]
                 if self._constructor:
-                    key = (constants, given[0].device if given else None)
-                    if key not in modules:
-                        modules[key] = self._module_of(function, constants, key[1])
-                    _fill(modules[key], dict(zip(self._state, state, strict=True)))
-                    function = modules[key]
+                    function = module_of(self._constants_of(arguments), given[0].device)
+                    _fill(function, dict(zip(self._state, state, strict=True)))
                 returned = function(*self._with_scalars(inputs))
             return tree.map_tensors(functools.partial(_fresh, given=given), returned)
 
         return candidate
-
-    def _module_of(self, kind: Callable[..., Any], constants: Any, device: torch.device | None) -> torch.nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            arguments = self._constructor_arguments(constants)
-            torch.manual_seed(self._seed)
-            module: torch.nn.Module = kind(*arguments)
-        return module.to(device)
 
     # --- shared ---
 
@@ -169,6 +168,21 @@ class CalledTask:
         """The arguments of a call, and those that are parameters and buffers."""
         count = len(arguments) - len(self._state)
         return arguments[:count], arguments[count:]
+
+
+@contextlib.contextmanager
+def _own_extensions(file: Path) -> Iterator[None]:
+    """A block in which torch builds a candidate's extensions in a folder of its own: those of other candidates have the
+    same names."""
+    name, before = "TORCH_EXTENSIONS_DIR", os.environ.get("TORCH_EXTENSIONS_DIR")
+    os.environ[name] = str(build_tools().cache.root / "extensions" / hashlib.sha256(file.read_bytes()).hexdigest()[:16])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextlib.contextmanager
