@@ -8,6 +8,7 @@ import pytest
 
 from opwright.errors import TargetError
 from opwright.judged.inference import Inferred, infer
+from opwright.judged.sources import Source
 from opwright.judged.task import Task
 from tests.judged.programs import PROBLEM, SOFTMAX
 
@@ -136,3 +137,33 @@ def test_batch_norm_updates_are_said_and_random_results_are_found(tmp_path: Path
 def test_what_is_no_task_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(TargetError, match=message):
         inferred(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("made", "is_drawn"),
+    [
+        ("torch.rand(n, n)", False),
+        ("(2 * torch.randn(n, n).cuda().half() - 1)", False),
+        ("torch.triu(torch.rand(n, n))", True),
+        ("torch.rand(n, n).softmax(-1)", True),
+        ("torch.randn(n, n) @ torch.randn(n, n)", True),
+        ("made(n)", True),
+    ],
+)
+def test_only_plain_random_numbers_are_drawn_by_us(tmp_path: Path, made: str, is_drawn: bool) -> None:
+    text = "import torch\nn = 24\ndef made(n): return torch.eye(n)\ndef reference(x):\n    return 2 * x\n"
+    for body in (f"    return [{made}]", f"    x = {made}\n    return [x]"):
+        file = tmp_path / "problem.py"
+        file.write_text(f"{text}def get_inputs():\n{body}\n")
+        source = Source(file)
+        assert source.plain_inputs("get_inputs") == [not is_drawn]
+    if ".cuda" not in made:
+        (argument,) = infer(Task("problem", "pair", file, "reference", ())).arguments
+        assert (argument.drawn_as, argument.dims) == (0 if is_drawn else -1, ("n", "n"))
+
+
+def test_inputs_that_are_not_written_out_are_drawn_by_the_task(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(
+        "import torch\ndef get_inputs():\n    return [torch.rand(3) for _ in range(2)]"
+    )
+    assert Source(tmp_path / "problem.py").plain_inputs("get_inputs") == []

@@ -112,3 +112,44 @@ def test_a_reference_that_ends_its_process_or_does_not_end_is_said(tmp_path: Pat
         report = judge(f"{tmp_path}/ref.py:rms_norm", f"{tmp_path}/ours.py:ours", timeout=5)
         assert report.rows[0].status is Status.REFUSED
         assert message in report.rows[0].reason
+
+
+STRUCTURED = """
+import torch
+n = 96
+def product(a, b):
+    return torch.tril(a @ b)
+def get_inputs():
+    return [torch.tril(torch.randn(n, n)), torch.tril(torch.randn(n, n))]
+"""
+ON_TRIANGLES = """
+import torch
+def skips_zeros(a, b):
+    out = torch.zeros_like(a)
+    for i in range(a.shape[0]):
+        for j in range(i + 1):
+            out[i, j] = a[i, j : i + 1] @ b[j : i + 1, j]
+    return out
+def transposed(a, b):
+    return torch.tril(b @ a)
+def refuses_large(a, b):
+    if a.shape[0] > 100:
+        raise RuntimeError("n must be at most 100")
+    return torch.tril(a @ b)
+def refuses_all(a, b):
+    raise RuntimeError("not today")
+"""
+
+
+@pytest.mark.slow  # whole checks of four kernels
+def test_structure_of_inputs_is_kept_and_a_candidate_may_refuse_other_sizes(tmp_path: Path) -> None:
+    (tmp_path / "ref.py").write_text(STRUCTURED)
+    (tmp_path / "ours.py").write_text(ON_TRIANGLES)
+    names = ["skips_zeros", "transposed", "refuses_large", "refuses_all"]
+    report = judge(f"{tmp_path}/ref.py:product", *(f"{tmp_path}/ours.py:{n}" for n in names), checks=["values"])
+    found = {row.verdict.kernel.removeprefix("ours_"): row for row in report.rows if row.verdict is not None}
+    assert {name: row.status for name, row in found.items()} == {
+        "skips_zeros": Status.PASS, "transposed": Status.FAIL, "refuses_large": Status.PASS, "refuses_all": Status.FAIL,
+    }  # fmt: skip
+    left_out = found["refuses_large"].verdict.not_checked  # type: ignore[union-attr]
+    assert any("n must be at most 100" in each.why for each in left_out)

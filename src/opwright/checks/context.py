@@ -17,7 +17,7 @@ from opwright.checks.comparison.known import KnownResults
 from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.comparison.widening import in_float32, lacks_dtype
-from opwright.checks.exceptions import Raised, is_beyond_hardware
+from opwright.checks.exceptions import Raised, is_beyond_hardware, is_refusal
 from opwright.checks.expected_time import expected_seconds
 from opwright.checks.kept_runs import KeptRuns
 from opwright.checks.kernel_calls import Calls, CallsHere
@@ -330,9 +330,16 @@ class Context:
             if case.layout in FARS and "CUDA error" not in str(call.outputs):  # as cuBLAS refuses strides past 2**31
                 is_overflow = call.outputs.kind == "SimulatorError"
                 return SkippedCase(_why_not_far(call.outputs), is_overflow=is_overflow)
+            if self._is_refused(case, call.outputs):
+                return SkippedCase(f"the kernel raises {_first_line(call.outputs)}")
             return Observation(case, arguments, prepared.compute, before, call.outputs, call)
         outputs = (*call.outputs, *self.op.contract.signature.written(call.passed))
         return Observation(case, arguments, prepared.compute, before, outputs, call)
+
+    def _is_refused(self, case: Case, raised: Raised) -> bool:
+        """Whether a kernel may raise this for a case. One that has returned nothing before takes nothing at all."""
+        has_returned = any(self.records.returned.values())
+        return self.op.contract.own_inputs.may_refuse and case.sample is None and has_returned and is_refusal(raised)
 
     def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written. A seed is for torch's generators."""

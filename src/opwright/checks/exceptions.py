@@ -15,7 +15,8 @@ from opwright.errors import CompileTimeoutError, NotSimulatedError
 from opwright.target import Engine, engines_here
 
 __all__ = [
-    "Raised", "in_words", "is_beyond_hardware", "is_lost_gpu", "pass_on_refusal", "place_of", "text_of", "where_raised",
+    "Raised", "in_words", "is_beyond_hardware", "is_lost_gpu", "is_refusal", "pass_on_refusal", "place_of", "text_of",
+    "where_raised",
 ]  # fmt: skip
 
 
@@ -56,6 +57,18 @@ def is_beyond_hardware(raised: Raised) -> bool:
     Only the classes count that Triton and CUDA raise: a kernel must not choose by a text which sizes are checked.
     """
     return any(raised.kind == kind and words in str(raised) for kind, words in _BEYOND_HARDWARE)
+
+
+_REFUSALS = frozenset({"AssertionError", "NotImplementedError", "RuntimeError", "ValueError"})
+_REFUSED_LAUNCHES = ("CUDA error: invalid argument", "CUDA error: invalid configuration argument")
+
+
+def is_refusal(raised: Raised) -> bool:
+    """Whether an exception may say that a kernel does not take its arguments: no error of a simulator, of a compiler or
+    of an access."""
+    if raised.kind == "AcceleratorError":
+        return str(raised.args[0]).startswith(_REFUSED_LAUNCHES)
+    return raised.kind in _REFUSALS and not is_lost_gpu(str(raised))
 
 
 def text_of(error: BaseException) -> str:

@@ -7,6 +7,7 @@ checker process gets what they return as bytes (``process/kernel_client.py``).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_re
 from opwright.checks.settings import state
 from opwright.checks.shortage import lacks_memory
 from opwright.contract.signature import Argument
-from opwright.errors import ContractError, NotSimulatedError, OpwrightError
+from opwright.errors import ContractError, KernelError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import as_fakes
 from opwright.runtime.kernel import in_backward
 from opwright.runtime.languages import REFERENCE
@@ -156,6 +157,7 @@ class CallsHere:
         """Wait for the device, so that an asynchronous error is raised in the step that caused it."""
         if self.device == "cuda":
             torch.cuda.synchronize()
+            _raise_failed_launch()
 
     def observe(self, arguments: Sequence[Any]) -> Call:
         return self.observe_in(same_layout(tuple(arguments)))
@@ -239,6 +241,28 @@ class CallsHere:
         form = self.op.functional
         with self.op.only(self.kernel):
             return form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
+
+
+def _raise_failed_launch() -> None:
+    """Raise the error of a launch that failed, and that nothing has asked for: CUDA keeps it for whoever asks next.
+
+    Raises:
+        KernelError: there is such an error.
+    """
+    try:
+        _one_element().zero_()  # torch asks after each launch of its own
+    except RuntimeError as error:
+        if is_lost_gpu(str(error)):
+            raise
+        raise KernelError(
+            f"a launch failed, and the kernel returned all the same: {str(error).splitlines()[0]}",
+            fix="look at cudaGetLastError() after each launch",
+        ) from None
+
+
+@functools.cache
+def _one_element() -> torch.Tensor:
+    return torch.zeros(1, device="cuda")
 
 
 def _leaves(arguments: Sequence[Any], tracked: Sequence[bool]) -> list[Any]:

@@ -33,11 +33,14 @@ class OwnInputs:
         samples: the function of ``op.samples``.
         sizes: the sizes of ``op.sizes``, by dim, in step.
         rule: the rule of the format in which the operator's task was published.
+        may_refuse: whether a kernel may raise an exception for other inputs than the samples, as a contract that was
+            inferred may have more sizes than its kernels were written for.
     """
 
     samples: Samples | None = None
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     rule: Rule | None = None
+    may_refuse: bool = False
 
     def draw(self, qualname: str) -> list[Any]:
         """The arguments of every sample, on the CPU; the same ones each time.

@@ -20,12 +20,15 @@ import torch
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
+from opwright.contract.shapes.relations import parse_relation
 from opwright.errors import KernelError
 from opwright.judged.sources import Source, load_candidate
 
 __all__ = ["CalledTask", "parameters_of", "state_of"]
 
 _MODULES_KEPT = 4
+# Of a constant that is halved for a sample.
+_SMALLEST = 4
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -71,10 +74,14 @@ class CalledTask:
         values = {n: v.clone() if n in buffers else v for n, v in zip(self._state, state, strict=True)}
         return torch.func.functional_call(module, values, tuple(inputs))
 
-    def samples(self, largest: int) -> list[tuple[torch.Tensor, ...]]:
+    def samples(self, largest: int, where: Sequence[str] = ()) -> list[tuple[torch.Tensor, ...]]:
         """The task's own inputs and parameters. If they have more than ``largest`` elements, those of smaller
-        constants: the largest is halved until they fit. None if no constants are small enough.
+        constants: the largest that may be is halved until they fit. None if no constants are small enough.
+
+        Args:
+            where: relations that the constants satisfy.
         """
+        relations = [parse_relation(text) for text in where]
         values = {name: self._source.constants[name] for name in self._constants}
         while True:
             constants = tuple(values.items())
@@ -82,10 +89,26 @@ class CalledTask:
                 size = self._elements(constants)
             if size <= largest:
                 return [self._own_arguments(constants)]
-            name = max(values, key=lambda n: values[n], default="")
-            if not name or values[name] < 4:
+            smaller = [{**values, name: value // 2} for name, value in values.items() if value >= _SMALLEST]
+            smaller = [each for each in smaller if all(relation.holds(each) for relation in relations)]
+            if not smaller:
                 return []
-            values[name] //= 2
+            values = min(smaller, key=lambda each: max(each.values()))
+
+    def drawn(self, number: int) -> Callable[..., torch.Tensor]:
+        """Draws one argument of a call as the task does, for ``ow.inputs.drawn_by``; counted among the tensors."""
+        parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("shape", "generator")]
+        parameters += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in self._constants]
+
+        def draw(shape: Any, generator: torch.Generator, **constants: int) -> torch.Tensor:
+            names = self._names_at(tuple((name, int(constants[name])) for name in self._constants))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(torch.randint(1 << 31, (), generator=generator)))
+                tensors = [t for t in names[self._inputs]() if isinstance(t, torch.Tensor)]
+            return tensors[number].cpu()
+
+        draw.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return draw
 
     def _elements(self, constants: tuple[tuple[str, int], ...]) -> int:
         return sum(t.numel() for t in self._own_arguments(constants))
@@ -101,7 +124,7 @@ class CalledTask:
 
     def candidate(self, file: str, entry: str) -> Callable[..., Any]:
         """A candidate as a function of the operator's arguments. Its file is run by the first call."""
-        names = functools.cache(lambda: load_candidate(Path(file)))
+        names = _once(functools.partial(load_candidate, Path(file)))
 
         @functools.lru_cache(_MODULES_KEPT)
         def module_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> torch.nn.Module:
@@ -168,6 +191,23 @@ class CalledTask:
         """The arguments of a call, and those that are parameters and buffers."""
         count = len(arguments) - len(self._state)
         return arguments[:count], arguments[count:]
+
+
+def _once(load: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """Load at most once. After an error, a second try would raise another one: torch takes a failed build for done."""
+    outcome = list[dict[str, Any] | Exception]()
+
+    def loaded() -> dict[str, Any]:
+        if not outcome:
+            try:
+                outcome.append(load())
+            except Exception as error:
+                outcome.append(error)
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    return loaded
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         *(f"- {sentence}" for sentence in inferred.fixed),
         '"""',
         "",
-        *(["from typing import Annotated", ""] if any(t.high is not None for t in inferred.arguments) else []),
+        *(["from typing import Annotated", ""] if any(t.is_stated for t in inferred.arguments) else []),
         f"from jaxtyping import {', '.join(classes)}",
         "from torch import Tensor",
         "",
@@ -54,9 +54,10 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         "",
         f"@{task.name}.samples",
         "def _():",
-        f"    yield from task.samples({_LARGEST_SAMPLE})",
+        f"    yield from task.samples({_LARGEST_SAMPLE}, where={list(inferred.where)!r})",
         "",
         "",
+        f"{task.name}.contract.own_inputs.may_refuse = True",
         *([f"{task.name}.contract.own_inputs.rule = {task.rule!r}", ""] if task.rule else []),
         *(_attached(task, candidate) for candidate in task.candidates),
         "",
@@ -70,7 +71,9 @@ def _options(inferred: Inferred) -> str:
 
 def _argument(tensor: InferredTensor) -> str:
     stated = f'{_class_of(tensor.dtype)}[Tensor, "{" ".join(tensor.dims)}"]'
-    if tensor.high is not None:
+    if tensor.drawn_as >= 0:
+        stated = f"Annotated[{stated}, ow.inputs.drawn_by(task.drawn({tensor.drawn_as}))]"
+    elif tensor.high is not None:
         stated = f"Annotated[{stated}, ow.values({tensor.low!r}, {tensor.high!r})]"
     return f"{tensor.name}: {stated}"
 

@@ -5,6 +5,7 @@ Tensors are fake, so that nothing is computed and no memory is taken, whatever t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,13 +36,26 @@ _POOL = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 64)
 
 @dataclass(frozen=True)
 class InferredTensor:
-    """An argument or an output: its name, the dtype's short name, and its dims as text."""
+    """An argument or an output.
+
+    Attributes:
+        dtype: by its short name.
+        dims: as text.
+        low, high: the range of its values, if they have one.
+        drawn_as: its number among the tensors that the task draws, if its values are drawn as the task does; else -1.
+    """
 
     name: str
     dtype: str
     dims: tuple[str, ...]
     low: float | None = None
     high: float | str | None = None
+    drawn_as: int = -1
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether something is stated of its values."""
+        return self.high is not None or self.drawn_as >= 0
 
 
 @dataclass(frozen=True)
@@ -92,16 +106,19 @@ def infer(task: Task) -> Inferred:
     _refuse_unstated(task, own)
     found = _varied(reference.run, source.constants, own)
     places: Mapping[str, Axis] = {name: _place_of(name, found.dims[: len(own.tensors)]) for name in found.names}
-    if not found.names:
+    drawn = _drawn_by_the_task(task, source, own)
+    if not found.names and not drawn:
         found, places = _varied_axes(reference, own), {}
     count, dims = len(own.tensors), found.dims
     ranges = _ranges(reference, own, found, is_by_constant=bool(places))
     names = _unique([*parameters_of(own.function, len(own.inputs)), *own.state])
     names = [name for name, t in zip(names, (*own.inputs, *own.state.values()), strict=True) if _is_tensor(t)]
-    arguments = (
-        InferredTensor(name, short(t.dtype), dim, *ranges.get(i, (None, None)))
+    arguments = [
+        InferredTensor(name, short(t.dtype), dim, drawn_as=i if i in drawn else -1)
         for i, (name, t, dim) in enumerate(zip(names, own.tensors, dims[:count], strict=True))
-    )
+    ]
+    for i, (low, high) in ranges.items():
+        arguments[i] = dataclasses.replace(arguments[i], low=low, high=high)
     outputs = (InferredTensor("", short(t.dtype), d) for t, d in zip(own.outputs, dims[count:], strict=True))
     return Inferred(
         arguments=tuple(arguments),
@@ -115,6 +132,13 @@ def infer(task: Task) -> Inferred:
         returns_tuple=own.returns_tuple,
         scalars=own.scalars,
     )
+
+
+def _drawn_by_the_task(task: Task, source: Source, own: Run) -> set[int]:
+    """The tensors of a call whose values the task's own function draws: those that are more than random numbers."""
+    plain = source.plain_inputs(task.inputs)
+    positions = [i for i, value in enumerate(own.inputs) if _is_tensor(value)]
+    return {number for number, i in enumerate(positions) if i >= len(plain) or not plain[i]}
 
 
 def _is_tensor(value: Any) -> bool:

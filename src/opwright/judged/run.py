@@ -31,10 +31,11 @@ from opwright.workers.roles import Role
 
 __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
 
-# A candidate is a forward on contiguous arguments. No format asks for derivatives, or for what torch.library registers.
+# A candidate is a forward on contiguous arguments, on the default stream. No format asks for derivatives, for another
+# stream, or for what torch.library registers.
 CHECKS_OF_CANDIDATES = (
     "contract", "memory", "values", "published rule", "special values", "inputs unchanged", "global state",
-    "repeated calls", "execution context", "determinism", "streams", "configurations", "far rows", "own work",
+    "repeated calls", "execution context", "determinism", "configurations", "far rows", "own work",
     "protected memory",
 )  # fmt: skip
 

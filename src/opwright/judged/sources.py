@@ -37,6 +37,21 @@ class Source:
                 found.setdefault(name, []).append(_integer(node.value) if isinstance(node, ast.Assign) else None)
         return {name: values[0] for name, values in found.items() if len(values) == 1 and values[0] is not None}
 
+    def plain_inputs(self, function: str) -> list[bool]:
+        """For each element of the list that a function returns, whether it is random numbers that do not depend on each
+        other, as ``torch.rand`` draws them, perhaps scaled. What cannot be seen to be so is not. Empty if the function
+        returns no list that is written out."""
+        found = [n for n in self._tree.body if isinstance(n, ast.FunctionDef) and n.name == function]
+        if len(found) != 1 or not isinstance(found[0].body[-1], ast.Return):
+            return []
+        assigned = dict[str, list[ast.expr]]()
+        for node in ast.walk(found[0]):
+            for name in _assigned(node) if isinstance(node, ast.stmt) else ():
+                assigned.setdefault(name, []).append(getattr(node, "value", None) or ast.Constant(None))
+        once = {name: values[0] for name, values in assigned.items() if len(values) == 1}
+        listed = found[0].body[-1].value
+        return [_is_plain(e, once) for e in listed.elts] if isinstance(listed, ast.List | ast.Tuple) else []
+
     def defined(self) -> set[str]:
         """The functions and classes of the file."""
         return {n.name for n in self._tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -63,6 +78,23 @@ def _digest(file: Path, *more: Any) -> str:
 def _assigned(node: ast.stmt) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return [n.id for target in targets if target is not None for n in ast.walk(target) if isinstance(n, ast.Name)]
+
+
+_DRAWS = frozenset({"torch.rand", "torch.randn", "torch.randint"})
+_KEEPS_PLAIN = frozenset({"cuda", "to", "half", "float", "double", "bfloat16", "contiguous", "requires_grad_", "type"})
+
+
+def _is_plain(node: ast.expr, assigned: Mapping[str, ast.expr]) -> bool:
+    match node:
+        case ast.Name(id=name) if name in assigned:
+            return _is_plain(assigned[name], {n: e for n, e in assigned.items() if n != name})
+        case ast.Call(func=ast.Attribute(value=value, attr=attr)):
+            return ast.unparse(node.func) in _DRAWS or (attr in _KEEPS_PLAIN and _is_plain(value, assigned))
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div() | ast.Add() | ast.Sub(), right=ast.Constant()):
+            return _is_plain(left, assigned)
+        case ast.BinOp(left=ast.Constant(), op=ast.Mult() | ast.Add() | ast.Sub(), right=right):
+            return _is_plain(right, assigned)
+    return False
 
 
 def _integer(node: ast.expr) -> int | None:
