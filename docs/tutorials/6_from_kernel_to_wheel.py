@@ -41,7 +41,7 @@ def run(command, code=0):
         [*start, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     print(done.stdout)
-    assert done.returncode == code, done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
 
 
 # %%

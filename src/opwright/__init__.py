@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from opwright import errors, inputs, results
+    from opwright import errors, inputs, results, testing
     from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
     from opwright.backends.cuda.tensor_map import TensorMap, tensor_map
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
@@ -58,13 +58,14 @@ _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in na
 # What users look for here and kernelsim, the package beside this one, has.
 _IN_KERNELSIM = {"simulate": "triton_launches", "simulator_options": "options"}
 # Exceptions, what reports hold, and how test inputs are drawn.
-_MODULES = ("errors", "inputs", "results")
+_HELD_APART = ("errors", "inputs", "results")
+_MODULES = (*_HELD_APART, "testing")  # the last one needs pytest
 
 __all__ = [
     "CompiledNumpy", "CudaGraphed", "CudaModule", "Events", "Kernel", "Op", "ProcessGroup", "TensorMap", "__version__",
     "assert_checked", "bench", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module",
     "errors", "explain", "fast_calls", "inputs", "judge", "mutate", "mutated", "no_gradient", "op", "replicated",
-    "results", "saved_for_backward", "selftest", "tensor_map", "tune", "values",
+    "results", "saved_for_backward", "selftest", "tensor_map", "testing", "tune", "values",
 ]  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def _hint(name: str) -> str:
         return f"; did you mean {close[0]!r}?"
     if name.startswith("_"):
         return ""
-    for module in _MODULES:
+    for module in _HELD_APART:
         if name in importlib.import_module(f"opwright.{module}").__all__:
             return f"; it is ow.{module}.{name}"
     return ""

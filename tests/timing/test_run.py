@@ -1,5 +1,7 @@
 """The engine on a simulated clock: measurements, errors, records."""
 
+import dataclasses
+import functools
 import json
 import math
 import os
@@ -17,6 +19,7 @@ from opwright.contract.definition.define import make_contract
 from opwright.errors import CheckError, KernelError
 from opwright.report.records import read
 from opwright.results import BenchReport, ComparisonVerdict, Estimate, Measurement, RooflineLimit
+from opwright.timing import roofline
 from opwright.timing import run as engine
 from opwright.timing.analysis.regression import on_other_devices, slower_than
 from opwright.timing.analysis.statistics import StopRule, compare
@@ -121,7 +124,7 @@ def scale_op(namespace):
 @pytest.fixture
 def quick_engine(monkeypatch, tmp_path):
     """Real calls, few samples, and no roofline unless a test sets one."""
-    monkeypatch.setattr(engine, "measure_roofline", lambda device, timer, machine, log: ())
+    monkeypatch.setattr(engine, "Roofline", lambda *_: None)
 
     def run(*operators, **options):
         options = {"iters": 3, "sizes": {"n": [64]}, "baselines": ["reference"], "device": "cpu", **options}
@@ -157,17 +160,37 @@ def test_a_kernel_whose_timed_output_is_wrong_is_an_error(namespace, quick_engin
     assert any("wrong" in e and "its timed output is wrong" in e for e in report.errors)
 
 
-def test_a_time_that_the_machine_cannot_reach_is_an_error(namespace, quick_engine, monkeypatch):
-    slow_machine = (
-        RooflineLimit("bandwidth cold", "cpu", "B/s", {"65536": 1.0}),
-        RooflineLimit("bandwidth warm", "cpu", "B/s", {"65536": 1.0}),
-    )
-    monkeypatch.setattr(engine, "measure_roofline", lambda *_: slow_machine)
+def limits_of(bytes_per_s):
+    return tuple(RooflineLimit(f"bandwidth {c}", "cpu", "B/s", {"65536": bytes_per_s}) for c in ("cold", "warm"))
+
+
+@pytest.mark.parametrize(("again", "is_error"), [(1.0, True), (1e15, False)])
+def test_a_time_that_the_machine_cannot_reach_is_an_error(
+    namespace, quick_engine, monkeypatch, tmp_path, again, is_error
+):
+    """If the machine was busy when its limits were measured, a second measurement is higher."""
+    measured = [limits_of(1.0), limits_of(again)]
+    monkeypatch.setattr(roofline, "_measured", lambda *_: measured.pop(0))
+    monkeypatch.setattr(engine, "Roofline", functools.partial(made_in, tmp_path))
     scale = scale_op(namespace)
     scale.python(lambda x, a: (x * a).contiguous(), name="k")
     report = quick_engine(scale, directions=["forward"])
-    assert any("of this machine's bandwidth" in e for e in report.errors)
-    assert any("of this machine's bandwidth" in n for m in report for n in m.notes)
+    assert any("of this machine's bandwidth" in e for e in report.errors) is is_error
+    assert any("of this machine's bandwidth" in n for m in report for n in m.notes) is is_error
+    assert not measured  # once more, and no third time
+    assert report.roofline == limits_of(max(1.0, again))
+    (stored,) = (tmp_path / "roofline").iterdir()
+    assert roofline._read(stored) == limits_of(max(1.0, again))
+
+
+def made_in(folder, device, timer, machine, log):
+    return roofline.Roofline(device, timer, dataclasses.replace(machine, cache_dir=folder), log)
+
+
+def test_of_two_measurements_rates_are_the_higher_and_times_the_lower():
+    rate, time = (RooflineLimit("limit", "cpu", unit, {"1": 2.0, "2": 2.0}) for unit in ("B/s", "us"))
+    assert roofline._better(rate, {"1": 1.0, "2": 3.0}) == {"1": 2.0, "2": 3.0}
+    assert roofline._better(time, {"1": 1.0, "2": 3.0}) == {"1": 1.0, "2": 2.0}
 
 
 def test_a_kernel_that_raises_is_an_error_and_the_others_are_timed(namespace, quick_engine):

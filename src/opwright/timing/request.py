@@ -13,6 +13,7 @@ from opwright.timing.analysis.statistics import StopRule
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.remaining import TimeLeft
+from opwright.timing.roofline import Roofline
 from opwright.timing.timers import Timer
 
 __all__ = ["Request", "Session"]
@@ -65,11 +66,16 @@ class Session:
     device: str
     timer: Timer
     watch: ClockWatch
-    roofline: tuple[RooflineLimit, ...]
+    roofline: Roofline | None
     flags: PrecisionFlags
     left: TimeLeft
     errors: list[str]
     points: list[Point] = field(default_factory=list)
+
+    @property
+    def limits(self) -> tuple[RooflineLimit, ...]:
+        """Those of the machine; none if they are not wanted."""
+        return () if self.roofline is None else self.roofline.limits
 
     def log(self, what: str) -> None:
         self.request.progress(what)

@@ -36,7 +36,7 @@ from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.merge import merged
 from opwright.timing.remaining import TimeLeft
 from opwright.timing.request import Request, Session
-from opwright.timing.roofline import measure_roofline
+from opwright.timing.roofline import Roofline
 from opwright.timing.sizes import bench_cases
 from opwright.timing.timers import make_timer
 
@@ -285,7 +285,7 @@ def _measure(request: Request) -> BenchReport:
     cases = {id(o): _cases(o, request, where) for o in request.operators}
     load_extensions(build=False)
     timer = make_timer(where)
-    roofline = measure_roofline(where, timer, machine, request.progress) if request.limits else ()
+    roofline = Roofline(where, timer, machine, request.progress) if request.limits else None
     watch = ClockWatch()
     if where == "cuda":
         watch.start(torch.cuda.current_device())
@@ -312,7 +312,7 @@ def _measure(request: Request) -> BenchReport:
     report = BenchReport(
         {**machine.to_json(), **watch.state()},
         tuple(found),
-        roofline,
+        () if roofline is None else roofline.limits,
         tuple(errors),
         tuple(crossovers),
         {**flags.to_json(), **timer.settings()},
