@@ -122,11 +122,6 @@ def _(x):
     return double(x.contiguous(), scratch, masked=False)[: x.numel()]
 
 
-@twice.triton(name="multiplies by a number on the CPU")
-def _(x):
-    return torch.tensor(1.0) * double(x.contiguous(), x.new_empty(x.shape))
-
-
 RIGHT = [name for name in twice.kernels if name not in WRONG]
 
 

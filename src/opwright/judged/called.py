@@ -128,11 +128,13 @@ class CalledTask:
 
         @functools.lru_cache(_MODULES_KEPT)
         def module_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> torch.nn.Module:
-            with torch.random.fork_rng(devices=[]):
+            def construct() -> torch.nn.Module:
                 arguments = self._constructor_arguments(constants)
                 torch.manual_seed(self._seed)
                 module: torch.nn.Module = names()[entry](*arguments)
-            return module.to(device)
+                return module
+
+            return _in_new_thread(construct).to(device)
 
         def candidate(*arguments: torch.Tensor) -> Any:
             given = [t.contiguous() for t in arguments]
@@ -150,23 +152,7 @@ class CalledTask:
     # --- shared ---
 
     def _constructed(self, constants: tuple[tuple[str, int], ...]) -> torch.nn.Module:
-        """The reference's module. Modes that get the operations of a call do not get those of its constructor: modes
-        belong to a thread."""
-        found = list[torch.nn.Module | BaseException]()
-
-        def construct() -> None:
-            try:
-                with torch.random.fork_rng(devices=[]):
-                    found.append(self._module(constants))
-            except BaseException as error:
-                found.append(error)
-
-        thread = threading.Thread(target=construct)
-        thread.start()
-        thread.join()
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        return found[0]
+        return _in_new_thread(lambda: self._module(constants))
 
     def _module(self, constants: tuple[tuple[str, int], ...]) -> torch.nn.Module:
         arguments = self._constructor_arguments(constants)
@@ -208,6 +194,26 @@ def _once(load: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
         return outcome[0]
 
     return loaded
+
+
+def _in_new_thread(construct: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    """A new module. Modes that get the operations of a call do not get those of a constructor: they belong to a thread.
+    Torch's generator is left as it was."""
+    found = list[torch.nn.Module | BaseException]()
+
+    def run() -> None:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                found.append(construct())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
 
 
 @contextlib.contextmanager
