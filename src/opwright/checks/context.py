@@ -22,6 +22,8 @@ from opwright.checks.expected_time import expected_seconds
 from opwright.checks.kept_runs import KeptRuns
 from opwright.checks.kernel_calls import Calls, CallsHere
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
+from opwright.checks.reference_size import LargeTensorError, refuse_large_tensors
+from opwright.checks.request import CaseRecords, Reports, Request
 from opwright.checks.shortage import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.time_limit import takes_too_long
 from opwright.contract.inputs.arguments import arguments_of
@@ -35,84 +37,12 @@ from opwright.runtime.op import Op
 from opwright.target import Engine, Target
 from opwright.workers.copies import on_cpu
 
-__all__ = [
-    "KERNEL", "REFERENCE", "CaseRecords", "Context", "Reports", "Request",
-]  # fmt: skip
+__all__ = ["KERNEL", "REFERENCE", "Context"]
 
 # Who runs.
 KERNEL, REFERENCE = "the kernel", "the reference"
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of the checks of one kernel.
-
-    Attributes:
-        level: smoke, quick or full.
-        selected: the checks that were asked for; all, if none was.
-        timeout: the seconds that one step may take.
-        reproduce: the command that repeats a failing case, with the placeholders {check} and {case}.
-        shrinks: whether a failing case is replaced by a smaller one; a case that was asked for is shown as it is.
-        tries: how many simpler cases are tried in place of one that fails.
-    """
-
-    level: str = "quick"
-    selected: tuple[str, ...] = ()
-    timeout: float = 60.0
-    reproduce: str = ""
-    shrinks: bool = True
-    tries: int = 60
-
-
-def _nothing(*_: Any) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Reports:
-    """What is called while checks run.
-
-    Attributes:
-        step: before each step, with the check, the case, and where a crash would happen.
-        unconfirmed: with a failure before simpler cases of it are tried, one of which may end the process.
-        runs: with who runs from now on: the kernel, unless it says that the reference does.
-    """
-
-    step: Callable[..., None] = _nothing
-    unconfirmed: Callable[[Finding], None] = _nothing
-    runs: Callable[[str], None] = _nothing
-
-
-@dataclass
-class CaseRecords:
-    """What is known of cases, so that every check leaves out the same ones.
-
-    Attributes:
-        defined: cases for which the reference is known to be defined.
-        slow: cases that are left out because the reference takes too long, with the reason.
-        slow_gradients: cases whose gradients are not compared because the reference's take too long.
-        returned: whether the kernel returned results for a case.
-        uncompiled: cases whose kernel takes too long to compile, with the reason; larger ones are not tried.
-        seconds: what calls of the kernel took, by case, where it runs slowly.
-    """
-
-    defined: set[Case] = field(default_factory=set)
-    slow: dict[Case, str] = field(default_factory=dict)
-    slow_gradients: dict[Case, str] = field(default_factory=dict)
-    returned: dict[Case, bool] = field(default_factory=dict)
-    uncompiled: dict[Case, str] = field(default_factory=dict)
-    seconds: dict[Case, float] = field(default_factory=dict)
-
-    def update(self, other: CaseRecords) -> None:
-        """Add what another process knows."""
-        self.defined |= other.defined
-        self.slow |= other.slow
-        self.slow_gradients |= other.slow_gradients
-        self.returned |= other.returned
-        self.uncompiled |= other.uncompiled
-        self.seconds |= other.seconds
 
 
 @dataclass
@@ -134,8 +64,8 @@ class Context:
     kernel: str
     target: Target
     cases: list[Case]
-    request: Request = Request()
-    reports: Reports = Reports()
+    request: Request = field(default_factory=Request)
+    reports: Reports = field(default_factory=Reports)
     checkers: Mapping[str, Checker] = field(default_factory=dict)
     far_cases: list[Case] = field(default_factory=list)
     own_cases: frozenset[Case] | None = None
@@ -223,13 +153,20 @@ class Context:
         not. That is found out once, so that all checks leave out the same cases, and none waits for them again.
         """
         prepared, timeout = self._prepared(case, arguments), self.request.timeout
+
+        def first() -> None:
+            refuse_large_tensors(self.op.contract.traceable, arguments)
+            _ = prepared.expected
+
         try:
             if case in self.records.defined or case.sample is not None or not self.request.shrinks:
                 _ = prepared.expected
-            elif took := takes_too_long(lambda: prepared.expected, lambda: self._compute(arguments), timeout):
+            elif took := takes_too_long(first, lambda: self._compute(arguments), timeout):
                 self.reports.runs(KERNEL)  # the reference may have been stopped as it was about to say so
                 self.records.slow[case] = f"the reference takes {took}, too long with --timeout {timeout:g}"
                 return SkippedCase(self.records.slow[case])
+        except LargeTensorError as error:
+            return SkippedCase(str(error))
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         return prepared

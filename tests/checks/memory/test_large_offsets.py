@@ -15,8 +15,9 @@ from jaxtyping import Float, Float32, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.context import Context, Reports, Request
+from opwright.checks.context import Context
 from opwright.checks.memory import large_offsets
+from opwright.checks.request import Reports, Request
 from opwright.checks.shortage import free_bytes
 from opwright.machine import this_machine
 from opwright.results import Finding, NotChecked, Status

@@ -15,8 +15,9 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks import time_limit
-from opwright.checks.context import Context, Request
+from opwright.checks.context import Context
 from opwright.checks.observation import Prepared, SkippedCase
+from opwright.checks.request import Request
 from opwright.checks.time_limit import takes_too_long, time_of
 from opwright.contract.inputs.text import parse_case
 from opwright.results import Status

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 import opwright as ow
-from opwright.checks.context import Context, Request
+from opwright.checks.context import Context
 from opwright.checks.registration import sharding
+from opwright.checks.request import Request
 from opwright.contract.inputs.cases import cases
 from opwright.results import Finding, NotChecked, Status
 from opwright.target import Target

@@ -11,7 +11,8 @@ import torch
 
 import opwright as ow
 from opwright.backends import instrumented
-from opwright.checks.context import Context, Reports
+from opwright.checks.context import Context
+from opwright.checks.request import Reports
 from opwright.checks.sanitizer import sanitizer
 from opwright.checks.sanitizer.child import MARK
 from opwright.machine import this_machine

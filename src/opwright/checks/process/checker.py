@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from opwright.checks.check import Process
 from opwright.checks.comparison.known import KnownResults
-from opwright.checks.context import CaseRecords, Context, Reports
+from opwright.checks.context import Context
 from opwright.checks.process.kernel_client import NotSimulated, RemoteCalls
 from opwright.checks.process.messages import (
     Doing,
@@ -34,6 +34,7 @@ from opwright.checks.process.messages import (
 )
 from opwright.checks.process.rank_client import RemoteRanks
 from opwright.checks.process.setup import enter, error_of_check, hide_memory, load_operator, prepare_torch, request_of
+from opwright.checks.request import CaseRecords, Reports
 from opwright.checks.settings import state
 from opwright.checks.table import CHECKS
 from opwright.contract.dtypes import short

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import CaseRecords, Context, Reports
+from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_refusal
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
 from opwright.checks.process.messages import (
@@ -35,6 +35,7 @@ from opwright.checks.process.messages import (
 )
 from opwright.checks.process.setup import enter, error_of_check, load_operator, prepare_torch, request_of
 from opwright.checks.process.timed_compilation import limit_compilations
+from opwright.checks.request import CaseRecords, Reports
 from opwright.checks.settings import state
 from opwright.checks.shortage import is_shortage, lacks_memory
 from opwright.checks.table import CHECKS
