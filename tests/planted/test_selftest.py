@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from opwright.checks.shortage import WITHOUT_SHORTAGE
+from opwright.checks.limits.shortage import WITHOUT_SHORTAGE
 from opwright.cli import app
 from opwright.planted import run
 from opwright.planted.catalogue import FILES, rows

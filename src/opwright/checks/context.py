@@ -18,14 +18,14 @@ from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.comparison.widening import in_float32, lacks_dtype
 from opwright.checks.exceptions import Raised, is_beyond_hardware, is_refusal
-from opwright.checks.expected_time import expected_seconds
 from opwright.checks.kept_runs import KeptRuns
 from opwright.checks.kernel_calls import Calls, CallsHere
+from opwright.checks.limits.expected_time import expected_seconds
+from opwright.checks.limits.reference_size import LargeTensorError, refuse_large_tensors
+from opwright.checks.limits.shortage import WITHOUT_SHORTAGE, is_shortage
+from opwright.checks.limits.time_limit import takes_too_long
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
-from opwright.checks.reference_size import LargeTensorError, refuse_large_tensors
 from opwright.checks.request import CaseRecords, Reports, Request
-from opwright.checks.shortage import WITHOUT_SHORTAGE, is_shortage
-from opwright.checks.time_limit import takes_too_long
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import EIGHTHS, Case, is_as_long
 from opwright.contract.inputs.layouts import FARS

@@ -16,8 +16,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_refusal, text_of, where_raised
+from opwright.checks.limits.shortage import lacks_memory
 from opwright.checks.settings import state
-from opwright.checks.shortage import lacks_memory
 from opwright.contract.signature import Argument
 from opwright.errors import ContractError, KernelError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import as_fakes

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from opwright.checks.limits.shortage import WITHOUT_SHORTAGE
 from opwright.checks.run import executor_for
 from opwright.checks.scheduling.check_item import CheckItem
 from opwright.checks.scheduling.plan import plan
 from opwright.checks.scheduling.verdict import BY_MACHINE, LOST, Settings
-from opwright.checks.shortage import WITHOUT_SHORTAGE
 from opwright.machine import Machine
 from opwright.planted.catalogue import FILES, Row, rows
 from opwright.results import Planted, SelfTest, Status, Verdict

@@ -16,9 +16,9 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks.context import Context
+from opwright.checks.limits.shortage import free_bytes
 from opwright.checks.memory import large_offsets
 from opwright.checks.request import Reports, Request
-from opwright.checks.shortage import free_bytes
 from opwright.machine import this_machine
 from opwright.results import Finding, NotChecked, Status
 from opwright.target import Target

@@ -20,11 +20,11 @@ from opwright.checks.derivatives.kinks import difference, run_with
 from opwright.checks.derivatives.passes import Pass, passes_of, visible_outputs
 from opwright.checks.each_case import MOST_FAILURES, kind_of
 from opwright.checks.kernel_calls import Gradients, Meanwhile
+from opwright.checks.limits.time_limit import time_of
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, to_cpu
 from opwright.checks.outputs import inputs_unchanged
 from opwright.checks.outputs.errors_in_words import describe_errors
 from opwright.checks.settings.state import SET_UP_ONCE
-from opwright.checks.time_limit import time_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import element_bytes, short

@@ -24,7 +24,7 @@ from opwright import tree
 from opwright.checks.check import Check, Process
 from opwright.checks.context import Context
 from opwright.checks.exceptions import in_words
-from opwright.checks.shortage import data_bytes, free_bytes, is_shortage
+from opwright.checks.limits.shortage import data_bytes, free_bytes, is_shortage
 from opwright.contract import derive
 from opwright.contract.inputs.arguments import arguments_of, env_of, shape_of
 from opwright.contract.inputs.case import Case, Size

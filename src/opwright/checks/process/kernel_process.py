@@ -22,6 +22,7 @@ from opwright import tree
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_refusal
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
+from opwright.checks.limits.shortage import is_shortage, lacks_memory
 from opwright.checks.process.messages import (
     Compiled,
     Doing,
@@ -37,7 +38,6 @@ from opwright.checks.process.setup import enter, error_of_check, load_operator, 
 from opwright.checks.process.timed_compilation import limit_compilations
 from opwright.checks.request import CaseRecords, Reports
 from opwright.checks.settings import state
-from opwright.checks.shortage import is_shortage, lacks_memory
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.case import Case
 from opwright.errors import CompileError, CompileTimeoutError, NotSimulatedError, OpwrightError

@@ -9,10 +9,10 @@ import traceback
 
 import torch
 
+from opwright.checks.limits.shortage import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.process.messages import Job
 from opwright.checks.ranks import world
 from opwright.checks.request import Request
-from opwright.checks.shortage import WITHOUT_SHORTAGE, is_shortage
 from opwright.results import Finding, Status
 from opwright.runtime import serialization
 from opwright.runtime.op import Op

@@ -13,6 +13,7 @@ from typing import Any
 from opwright.checks.case_range import CaseRange
 from opwright.checks.context import KERNEL
 from opwright.checks.exceptions import is_lost_gpu
+from opwright.checks.limits.shortage import WITHOUT_SHORTAGE
 from opwright.checks.process.messages import (
     Doing,
     Found,
@@ -28,7 +29,6 @@ from opwright.checks.process.run_job import run_job
 from opwright.checks.ranks import dtensor, gradients_of_ranks, ranks
 from opwright.checks.scheduling.plan import Task
 from opwright.checks.scheduling.verdict import AT_END, Outcome, Settings, lost, verdict_of
-from opwright.checks.shortage import WITHOUT_SHORTAGE
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
 from opwright.machine import this_machine

@@ -8,7 +8,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.reference_size import largest_tensor
+from opwright.checks.limits.reference_size import largest_tensor
 from opwright.results import Status
 
 

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.limits.shortage import is_shortage
 from opwright.checks.process import run_job
-from opwright.checks.shortage import is_shortage
 from tests.sampled import quick
 
 # What torch 2.11 says on a machine without NVML, where a GPU has no memory left.

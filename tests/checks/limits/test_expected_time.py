@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.expected_time import expected_seconds
+from opwright.checks.limits.expected_time import expected_seconds
 from opwright.contract.inputs.case import Case
 from opwright.results import Status
 

@@ -14,11 +14,11 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks import time_limit
 from opwright.checks.context import Context
+from opwright.checks.limits import time_limit
+from opwright.checks.limits.time_limit import takes_too_long, time_of
 from opwright.checks.observation import Prepared, SkippedCase
 from opwright.checks.request import Request
-from opwright.checks.time_limit import takes_too_long, time_of
 from opwright.contract.inputs.text import parse_case
 from opwright.results import Status
 from opwright.target import Target

@@ -1,0 +1,1 @@
+"""What takes a check too long, or too much memory: found beforehand where that is possible."""
