@@ -94,6 +94,7 @@ def test_a_mutant_with_the_same_code_is_equivalent(tmp_path):
     assert _made(operators.strong, "python", tmp_path, "a * x - y", "(a * x) - y").fate is Fate.EQUIVALENT
 
 
+@pytest.mark.slow  # a process is started anew for each mutant that ends one
 def test_a_mutant_that_ends_its_process_is_killed(tmp_path):
     found = _made(operators.counted, "loop", tmp_path, "rounds += 1", "__import__('os').abort()")
     assert (found.fate, "SIGABRT" in found.message) == (Fate.KILLED, True)

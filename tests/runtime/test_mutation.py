@@ -149,7 +149,10 @@ def test_a_backward_that_saved_a_written_tensor_says_so(residual_norm, state):
             product.sum().backward()
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.compiler)])
+# Inductor compiles for some 20 s.
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.compiler, pytest.mark.slow])]
+)
 def test_torch_compile_writes_the_arguments_themselves(residual_norm, state, backend):
     def step(x, residual, weight):
         residual_norm(x, residual, weight)

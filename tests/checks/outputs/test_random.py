@@ -321,8 +321,9 @@ def drops_all_past_column_1024(x):
 @pytest.mark.parametrize(
     ("wrong", "status"),
     [
-        (repeats, "fail"),
-        pytest.param(drops_all_past_column_1024, "fail", marks=pytest.mark.slow),  # a whole check
+        # Each is a whole check of large samples.
+        pytest.param(repeats, "fail", marks=pytest.mark.slow),
+        pytest.param(drops_all_past_column_1024, "fail", marks=pytest.mark.slow),
         (lambda x: drop(x.flip(0)).flip(0), "pass"),
     ],
 )
