@@ -48,12 +48,23 @@ def condensed(record: Mapping[str, Any]) -> dict[str, Any]:
     schema = str(record.get("schema"))
     if schema.startswith("opwright.selftest/"):
         return {**record, "rows": _of_selftest(record["rows"])}
+    if schema.startswith("opwright.judge/"):
+        return {**record, "rows": [_of_judged(row) for row in record["rows"]]}
     if schema.startswith("opwright.check/"):
         return {**record, "verdicts": [_of_verdict(v) for v in record["verdicts"]]}
     rows = record.get("rows")
     if isinstance(rows, list) and rows and isinstance(rows[0], dict) and "function" in rows[0]:
         return {**record, "rows": _of_functions(rows)}
     return dict(record)
+
+
+def _of_judged(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A candidate by the name of its file, and its worst finding."""
+    findings = (row["verdict"] or {"findings": []})["findings"]
+    worst = next((f for f in findings if f["status"] == row["status"] != "pass"), None)
+    found = {} if worst is None else {"check": worst["check"], "case": worst["case"], "finding": worst["message"][:200]}
+    kept = {key: row[key] for key in ("status", "claimed", "by_rule")}
+    return {"candidate": "/".join(Path(row["candidate"]).parts[-2:]), **kept, **found}
 
 
 def _of_selftest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

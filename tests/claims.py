@@ -71,16 +71,17 @@ def claims() -> list[Claim]:
     """Every claim, computed."""
     of_docs = (_of_checks, _of_inputs, _of_tolerance, _of_commands, _of_timing, _of_kernelsim)
     of_models = (tables.of_lltm, tables.of_cuda_graphs, tables.of_conv1d, tables.of_kmeans)
-    of_runs = (tables.of_calls, tables.of_cuda, tables.of_verdicts)
+    of_runs = (tables.of_calls, tables.of_cuda, tables.of_verdicts, tables.of_judged_candidates)
     of_tables = (*of_models, *of_runs, tables.of_cluster, tables.of_ranks, tables.of_timers)
     makers = (*of_docs, _of_kernels, _of_numpy, _of_lltm, _of_others, *of_tables)
     return [Claim(page, text) for make in makers for page, text in make()]
 
 
 def _of_checks() -> Iterator[tuple[str, str]]:
-    from opwright.checks import contract, time_limit
+    from opwright.checks import contract
     from opwright.checks.calls import execution_context, repeated_calls, threads
     from opwright.checks.check import Process
+    from opwright.checks.limits import time_limit
     from opwright.checks.memory import allocation, large_offsets, peak_memory
     from opwright.checks.outputs import random_values
     from opwright.checks.ranks import context as ranks
