@@ -153,3 +153,13 @@ def test_structure_of_inputs_is_kept_and_a_candidate_may_refuse_other_sizes(tmp_
     }  # fmt: skip
     left_out = found["refuses_large"].verdict.not_checked  # type: ignore[union-attr]
     assert any("n must be at most 100" in each.why for each in left_out)
+
+
+@pytest.mark.slow  # a whole check
+def test_a_candidate_gets_contiguous_arguments_only(tmp_path: Path) -> None:
+    (tmp_path / "ref.py").write_text(
+        "import torch\nn = 40\ndef twice(x): return 2 * x\ndef get_inputs(): return [torch.rand(n, n)]"
+    )
+    (tmp_path / "ours.py").write_text("def flat(x):\n    return 2 * x.as_strided(x.shape, (x.shape[1], 1))\n")
+    report = judge(f"{tmp_path}/ref.py:twice", f"{tmp_path}/ours.py:flat", checks=["values", "inputs unchanged"])
+    assert report.rows[0].status is Status.PASS, report.rows[0].verdict

@@ -35,12 +35,14 @@ class OwnInputs:
         rule: the rule of the format in which the operator's task was published.
         may_refuse: whether a kernel may raise an exception for other inputs than the samples, as a contract that was
             inferred may have more sizes than its kernels were written for.
+        contiguous: whether tensors have no other layout.
     """
 
     samples: Samples | None = None
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     rule: Rule | None = None
     may_refuse: bool = False
+    contiguous: bool = False
 
     def draw(self, qualname: str) -> list[Any]:
         """The arguments of every sample, on the CPU; the same ones each time.

@@ -58,6 +58,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         "",
         "",
         f"{task.name}.contract.own_inputs.may_refuse = True",
+        f"{task.name}.contract.own_inputs.contiguous = True",
         *([f"{task.name}.contract.own_inputs.rule = {task.rule!r}", ""] if task.rule else []),
         *(_attached(task, candidate) for candidate in task.candidates),
         "",

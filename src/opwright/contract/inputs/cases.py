@@ -111,7 +111,11 @@ def cases(
         found += [case for case in _with_sizes_apart(contract, reach.base) if admits(case)]
     least = functools.cache(functools.partial(_least_results, contract))
     return [
-        case for case in found if (far or case.layout not in FARS) and _has_small_results(contract, case, level, least)
+        case
+        for case in found
+        if (far or case.layout not in FARS)
+        and (case.layout == "contiguous" or not contract.own_inputs.contiguous)
+        and _has_small_results(contract, case, level, least)
     ]
 
 
