@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from opwright.errors import TargetError
-from opwright.judged.formats import kernelbench, pair
+from opwright.judged.formats import flashinfer_bench, kernelbench, pair
 from opwright.judged.task import Task
 
 __all__ = ["FORMATS", "Format", "read_tasks"]
@@ -25,15 +25,17 @@ class Format(Protocol):
         """Whether these paths are of the format. Reads names and text, and runs nothing."""
 
     @staticmethod
-    def tasks(paths: Sequence[str], references: Path | None) -> Iterator[Task | tuple[str, str]]:
-        """The tasks of the paths, each with its candidates; a path and a reason for what is none."""
+    def tasks(paths: Sequence[str], references: Path | None, scratch: Path) -> Iterator[Task | tuple[str, str]]:
+        """The tasks of the paths, each with its candidates; a path and a reason for what is none. Files that are made
+        of them, such as the sources in a JSON file, are written below ``scratch``."""
 
 
-FORMATS: dict[str, Format] = {module.NAME: module for module in (pair, kernelbench)}  # type: ignore[misc]
+_MODULES = (pair, kernelbench, flashinfer_bench)
+FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
 
 
 def read_tasks(
-    paths: Sequence[str], format: str = "", references: Path | None = None
+    paths: Sequence[str], scratch: Path, format: str = "", references: Path | None = None
 ) -> tuple[list[Task], list[tuple[str, str]]]:
     """The tasks of some paths, and the paths that are none, each with the reason.
 
@@ -48,7 +50,7 @@ def read_tasks(
     if not chosen:
         known = "; ".join(f"{name}: {f.TAKES}" for name, f in FORMATS.items())
         raise TargetError(f"{' '.join(paths)} is a task of no format", fix=f"pass one of these. {known}")
-    return _sorted_out(chosen[0].tasks(paths, references))
+    return _sorted_out(chosen[0].tasks(paths, references, scratch))
 
 
 def _sorted_out(found: Iterable[Task | tuple[str, str]]) -> tuple[list[Task], list[tuple[str, str]]]:
