@@ -146,7 +146,9 @@ class CalledTask:
                 if self._constructor:
                     function = module_of(self._constants_of(arguments), given[0].device)
                     _fill(function, dict(zip(self._state, state, strict=True)))
-                returned = function(*self._with_scalars(inputs))
+                takes_constants = getattr(function, "takes_constants", False)
+                constants = dict(self._constants_of(arguments)) if takes_constants else {}
+                returned = function(*self._with_scalars(inputs), **constants)
             return tree.map_tensors(functools.partial(_fresh, given=given), returned)
 
         return candidate

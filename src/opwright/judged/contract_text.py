@@ -16,7 +16,7 @@ _LARGEST_SAMPLE = 1 << 16
 def contract_text(task: Task, inferred: Inferred) -> str:
     """The file: the operator, its sizes and sample inputs, and each candidate as a kernel."""
     classes = sorted({_class_of(t.dtype) for t in (*inferred.arguments, *inferred.outputs) if t.dims is not None})
-    own_sizes = ", ".join(f"{name}=({value},)" for name, value in inferred.own.items())
+    own_sizes = ", ".join(f"{name}={sizes!r}" for name, sizes in _sizes(task, inferred).items())
     return "\n".join([
         f'"""The contract of {(task.origin or task.file).name} ({task.format}), which {_from_where(task)}.',
         *(["", "Taken as fixed:", *(f"- {sentence}" for sentence in inferred.fixed)] if inferred.fixed else []),
@@ -56,6 +56,11 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         *(_attached(task, candidate) for candidate in task.candidates),
         "",
     ])  # fmt: skip
+
+
+def _sizes(task: Task, inferred: Inferred) -> dict[str, tuple[int, ...]]:
+    cases = [inferred.own, *(case for case in task.cases if inferred.own.keys() <= case.keys())]
+    return {name: tuple(case[name] for case in cases) for name in inferred.own}
 
 
 def _has_custom_values(inferred: Inferred) -> bool:

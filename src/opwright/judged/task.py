@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class Task:
         constructor: for a class, the function in it that returns the arguments of its constructor; "" if it has none.
         seed: what the random generator is seeded with before inputs, arguments and each constructor.
         rule: what the format calls correct; None if it has no rule.
+        cases: other values for the constants of the file, as the task states them.
         stated: the contract, if the task states one; else it is inferred.
         origin: the user's file, if ``file`` was made of it.
     """
@@ -59,5 +61,6 @@ class Task:
     seed: int = 42
     rule: Rule | None = None
     notes: tuple[str, ...] = field(default=())
+    cases: tuple[Mapping[str, int], ...] = ()
     stated: Inferred | None = None
     origin: Path | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from opwright.errors import TargetError
-from opwright.judged.formats import flashinfer_bench, kernelbench, pair, sol_execbench
+from opwright.judged.formats import flashinfer_bench, gpu_mode, kernelbench, pair, sol_execbench
 from opwright.judged.task import Task
 
 __all__ = ["FORMATS", "Format", "read_tasks"]
@@ -30,7 +30,7 @@ class Format(Protocol):
         of them, such as the sources in a JSON file, are written below ``scratch``."""
 
 
-_MODULES = (pair, kernelbench, sol_execbench, flashinfer_bench)
+_MODULES = (pair, gpu_mode, kernelbench, sol_execbench, flashinfer_bench)
 FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
 
 
