@@ -11,6 +11,7 @@ from opwright.contract.own_inputs import Rule
 from opwright.errors import TargetError
 from opwright.judged.definitions import Definition, Files, Solution, json_files, read_files
 from opwright.judged.names import unique
+from opwright.judged.packages import missing_package
 from opwright.judged.stated import RANGES, Statement
 from opwright.judged.task import Candidate, Task
 
@@ -91,7 +92,7 @@ def _task(
     candidates, names = list[Candidate](), set[str]()
     for path, solution in solutions:
         try:
-            language = _language(dialect, solution)
+            language = _language(dialect, solution, folder)
         except TargetError as error:
             yield str(path), str(error)
             continue
@@ -104,7 +105,7 @@ def _task(
     )  # fmt: skip
 
 
-def _language(dialect: Dialect, solution: Solution) -> str:
+def _language(dialect: Dialect, solution: Solution, scratch: Path) -> str:
     """The language in which a solution is attached.
 
     Raises:
@@ -120,6 +121,10 @@ def _language(dialect: Dialect, solution: Solution) -> str:
     binding = spec.binding or dialect.binding
     if ".py::" not in spec.entry_point and binding != "torch":
         raise TargetError(f"binding must be torch, got {binding}", fix="export the function with PYBIND11_MODULE")
+    packages = [missing_package(s.content, scratch / s.path) for s in solution.sources if s.path.endswith(".py")]
+    own = {Path(s.path).parts[0].removesuffix(".py") for s in solution.sources}
+    if missing := [package for package in packages if package and package not in own]:
+        raise TargetError(f"the module {missing[0]!r} must be installed", fix="install its package")
     return _LANGUAGES[named[0]]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from opwright.errors import TargetError
 from opwright.judged.formats import flashinfer_bench, gpu_mode, kernelbench, pair, sol_execbench
-from opwright.judged.task import Task
+from opwright.judged.packages import missing_package
+from opwright.judged.task import Candidate, Task
 
 __all__ = ["FORMATS", "Format", "read_tasks"]
 
@@ -56,5 +58,18 @@ def read_tasks(
 def _sorted_out(found: Iterable[Task | tuple[str, str]]) -> tuple[list[Task], list[tuple[str, str]]]:
     tasks, unread = list[Task](), list[tuple[str, str]]()
     for each in found:
-        tasks.append(each) if isinstance(each, Task) else unread.append(each)
+        if not isinstance(each, Task):
+            unread.append(each)
+            continue
+        missing = {candidate.name: _missing_package(candidate) for candidate in each.candidates}
+        for candidate in each.candidates:
+            if package := missing[candidate.name]:
+                reason = f"the module {package!r} must be installed\n  → install its package"
+                unread.append((str(candidate.origin or candidate.file), reason))
+        tasks.append(dataclasses.replace(each, candidates=tuple(c for c in each.candidates if not missing[c.name])))
     return tasks, unread
+
+
+def _missing_package(candidate: Candidate) -> str:
+    file = candidate.origin or candidate.file
+    return missing_package(file.read_text(errors="replace"), file) if file.suffix == ".py" else ""
