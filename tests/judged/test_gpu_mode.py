@@ -38,6 +38,7 @@ def ref_kernel(data):
     torch.use_deterministic_algorithms(True)
     output[...] = (x.double() * weights.double()).sum(1).mul(options["scale"]).flatten()
     torch.use_deterministic_algorithms(False)
+    torch.nn.Linear(2, 2)  # draws parameters that change nothing
     return output.double()
 
 def generate_input(rows, columns, scale, seed):
@@ -107,6 +108,7 @@ def test_one_submission_is_judged_by_the_task_above_it(tmp_path: Path) -> None:
     ("reference", "task", "message"),
     [
         (_REFERENCE.replace("def ref_kernel", "def check"), _TASK, "must define 'ref_kernel', a plain reference"),
+        (_REFERENCE + "def check_implementation(data, output):\n    return ''", _TASK, "must compare with ref_kernel"),
         ("def generate_input(:", _TASK, "reference.py:1: it must be Python"),
         (_REFERENCE, "files: [", "task.yml must be YAML, got while parsing"),
         (_REFERENCE, "lang: py", "files of task.yml must be a list"),

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import functools
 import os
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,8 @@ class _Data:
     def result_of(self, returned: Any) -> Any:
         """The tensors that a function returns. The format compares values of any dtype: a result has the dtype and the
         shape of the tensor for results, and is no float64 if no argument is."""
-        outputs = [self._converted(t) for t in tree.tensors(returned)]
+        parts = tuple(returned) if isinstance(returned, tuple) else returned  # torch's own named tuples are others
+        outputs = [self._converted(t) for t in tree.tensors(parts)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _converted(self, output: torch.Tensor) -> torch.Tensor:
@@ -97,13 +99,19 @@ class DataTask:
         data = self._data()
         nest = data.with_tensors(tensors)
         try:
-            with _settings_kept():
-                return data.result_of(_reference(self._folder)["ref_kernel"](nest))
+            return data.result_of(_in_thread(lambda: self._called(nest)))
         except Exception:  # the task's own code may raise anything
             if not any(_has_no_memory(t) for t in tensors):
                 raise
         own = _in_thread(lambda: self.reference(self.inputs()))
         return tree.map_tensors(lambda t: torch.empty(t.shape, dtype=t.dtype), own)
+
+    def _called(self, nest: Any) -> Any:
+        """``ref_kernel`` of a nest. A module that it constructs draws parameters, which do not change the result: what
+        looks for random numbers does not see those of another thread."""
+        with _settings_kept(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return _reference(self._folder)["ref_kernel"](nest)
 
     def submission(self, file: str) -> Callable[..., Any]:
         """``custom_kernel`` of a file as a function of the tensors, and of the constants of the case."""
@@ -207,6 +215,7 @@ def _reference(folder: Path) -> Mapping[str, Any]:
     module = types.ModuleType("reference")
     module.__file__ = str(file)
     with own_modules(folder):
+        sys.modules["reference"] = module  # dataclasses look it up
         tree_ = _OnCpu().visit(ast.parse(file.read_text(), str(file)))
         exec(compile(ast.fix_missing_locations(tree_), str(file), "exec"), vars(module))
     return vars(module)

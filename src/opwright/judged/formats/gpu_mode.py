@@ -25,6 +25,7 @@ __all__ = ["NAME", "TAKES", "recognises", "tasks"]
 NAME = "gpu-mode"
 TAKES = "folders with task.yml and reference.py, or submissions in them"
 _ENTRY = re.compile(r"^(def custom_kernel\b|custom_kernel\s*=)", re.MULTILINE)
+_OF_TASK = ("reference", "task", "utils")
 _TOLERANCE = re.compile(r"make_match_reference\(\s*ref_kernel\s*(.*?)\)", re.DOTALL)
 _REFERENCE = """from opwright.judged.data_task import DataTask
 
@@ -81,7 +82,8 @@ def _task_files(path: Path) -> list[Path]:
 
 def _submissions(folder: Path) -> Iterator[Path]:
     for file in sorted(folder.rglob("*.py")):
-        if not file.name.startswith(("eval", "template")) and _ENTRY.search(file.read_text(errors="replace")):
+        is_of_task = file.stem in _OF_TASK or file.name.startswith(("eval", "template"))
+        if not is_of_task and _ENTRY.search(file.read_text(errors="replace")):
             yield file
 
 
@@ -95,6 +97,11 @@ def _task(folder: Path, files: Sequence[Path], scratch: Path, name: str) -> Task
     case, *others = _cases(folder, stated)
     text = (folder / "reference.py").read_text()
     defined = _functions(folder, text)
+    if "ref_kernel" not in defined.get("check_implementation", "ref_kernel"):
+        raise TargetError(
+            f"{folder / 'reference.py'}: check_implementation must compare with ref_kernel, got other properties",
+            fix="judge another task: this one has several right results",
+        )
     for needed in ("generate_input", "ref_kernel"):
         if needed not in defined:
             raise TargetError(
@@ -153,9 +160,10 @@ def _cases(folder: Path, stated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return cases
 
 
-def _functions(folder: Path, text: str) -> set[str]:
+def _functions(folder: Path, text: str) -> dict[str, str]:
+    """The functions of a reference, and their texts."""
     try:
-        return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+        return {node.name: ast.unparse(node) for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     except SyntaxError as error:
         raise TargetError(
             f"{folder / 'reference.py'}:{error.lineno}: it must be Python, got {error.msg}", fix="correct the file"
