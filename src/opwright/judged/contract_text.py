@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from opwright.judged.contract import Inferred, InferredTensor
+from opwright.judged.sources import Source
 from opwright.judged.task import Candidate, Task
 
 __all__ = ["contract_text"]
@@ -59,7 +60,16 @@ def contract_text(task: Task, inferred: Inferred) -> str:
 
 
 def _sizes(task: Task, inferred: Inferred) -> dict[str, tuple[int, ...]]:
-    cases = [inferred.own, *(case for case in task.cases if inferred.own.keys() <= case.keys())]
+    fixed = Source(task.file).constants if task.cases else {}
+    cases = [
+        inferred.own,
+        *(
+            case
+            for case in task.cases
+            if inferred.own.keys() <= case.keys()
+            and all(fixed.get(name) == value for name, value in case.items() if name not in inferred.own)
+        ),
+    ]
     return {name: tuple(case[name] for case in cases) for name in inferred.own}
 
 

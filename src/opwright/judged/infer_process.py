@@ -30,4 +30,6 @@ def main(connection: socket.socket) -> None:
             }
         except OpwrightError as error:
             answer = {"error": str(error)}
+        except Exception as error:  # the task's own code may raise anything
+            answer = {"error": f"{task.file}: inferring the contract raised {type(error).__name__}: {error}"}
         stream.write(json.dumps(answer).encode() + b"\n")

@@ -7,7 +7,6 @@ The first test of ``task.yml`` is the task's input. Its integers are constants, 
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from opwright.errors import TargetError
 from opwright.judged.contract_text import language_of
 from opwright.judged.names import unique
 from opwright.judged.task import Candidate, Task
+from opwright.judged.yaml_files import read_yaml
 
 __all__ = ["NAME", "TAKES", "recognises", "tasks"]
 
@@ -93,7 +93,9 @@ def _task(folder: Path, files: Sequence[Path], scratch: Path, name: str) -> Task
     Raises:
         TargetError: it has no plain reference, or its files are missing.
     """
-    stated = _yaml(folder / "task.yml")
+    stated = read_yaml(folder / "task.yml")
+    if not isinstance(stated.get("files"), list):
+        raise TargetError("files of task.yml must be a list", fix="list the files")
     case, *others = _cases(folder, stated)
     text = (folder / "reference.py").read_text()
     defined = _functions(folder, text)
@@ -135,21 +137,6 @@ def _candidate(file: Path, folder: Path, copies: Path, case: Mapping[str, Any], 
     label = file.relative_to(folder).parts if file.is_relative_to(folder) else ()
     claimed = "correct" if "correct" in label else "wrong" if "wrong" in label else ""
     return Candidate(name, adapter, "custom_kernel", claimed, language_of(text), file)
-
-
-def _yaml(file: Path) -> Mapping[str, Any]:
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError:
-        raise TargetError("task.yml must be read with PyYAML, which is missing", fix="pip install pyyaml") from None
-    try:
-        stated = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as error:
-        message = " ".join(str(error).split())
-        raise TargetError(f"task.yml must be YAML, got {message}", fix="correct the file") from None
-    if not isinstance(stated, dict) or not isinstance(stated.get("files"), list):
-        raise TargetError("files of task.yml must be a list", fix="list the files")
-    return stated
 
 
 def _cases(folder: Path, stated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
