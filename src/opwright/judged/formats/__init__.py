@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 from opwright.errors import TargetError
-from opwright.judged.formats import flashinfer_bench, gpu_mode, kernelbench, kernelbench_com, pair, sol_execbench
+from opwright.judged.formats import (
+    flashinfer_bench,
+    gpu_mode,
+    kernelbench,
+    kernelbench_com,
+    pair,
+    robust_kbench,
+    sol_execbench,
+)
 from opwright.judged.packages import missing_package
 from opwright.judged.task import Candidate, Task
 
@@ -32,7 +40,7 @@ class Format(Protocol):
         of them, such as the sources in a JSON file, are written below ``scratch``."""
 
 
-_MODULES = (pair, gpu_mode, kernelbench_com, kernelbench, sol_execbench, flashinfer_bench)
+_MODULES = (pair, gpu_mode, kernelbench_com, kernelbench, robust_kbench, sol_execbench, flashinfer_bench)
 FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
 
 
