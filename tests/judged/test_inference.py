@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from opwright.errors import TargetError
-from opwright.judged.inference import Inferred, infer
+from opwright.judged.contract import Inferred
+from opwright.judged.inference import infer
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 from tests.judged.programs import PROBLEM, SOFTMAX
@@ -22,7 +23,7 @@ def inferred(folder: Path, text: str) -> Inferred:
 
 
 def dims(found: Inferred) -> dict[str, str]:
-    return {t.name: " ".join(t.dims) for t in found.arguments}
+    return {t.name: " ".join(t.dims or ()) for t in found.arguments}
 
 
 def test_constants_become_dims_and_parameters_become_arguments(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_constants_become_dims_and_parameters_become_arguments(tmp_path: Path) -
         "linear_weight": "out_features in_features",
         "linear_bias": "out_features",
     }
-    assert [" ".join(t.dims) for t in found.outputs] == ["batch_size out_features"]
+    assert [" ".join(t.dims or ()) for t in found.outputs] == ["batch_size out_features"]
     assert found.own == {"batch_size": 8192, "in_features": 512, "out_features": 2048}
     assert any("unused = 7" in sentence for sentence in found.fixed)
     assert not found.has_one_shape

@@ -51,7 +51,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_folders_of_kernelbench_are_read_with_their_recorded_results(runs: Path) -> None:
-    (task,), unread = read_tasks([str(runs)])
+    (task,), unread = read_tasks([str(runs)], runs)
     assert (task.name, task.format, task.file.name) == ("level1_23_softmax", "kernelbench", "23_Softmax.py")
     assert [(c.name, c.claimed) for c in task.candidates] == [
         ("mine_0", "correct"), ("mine_1", "wrong"), ("mine_2", "correct"),
@@ -61,7 +61,7 @@ def test_folders_of_kernelbench_are_read_with_their_recorded_results(runs: Path)
 
 def test_a_candidate_without_a_problem_is_said(runs: Path) -> None:
     (runs / "mine" / "level_3_problem_1_sample_0_kernel.py").write_text(softmax_candidate())
-    tasks, unread = read_tasks([str(runs)])
+    tasks, unread = read_tasks([str(runs)], runs)
     assert len(tasks) == 1
     assert unread[0][0].endswith("level_3_problem_1_sample_0_kernel.py")
     assert "no problem belongs to it" in unread[0][1]
@@ -74,9 +74,9 @@ def test_a_candidate_without_a_problem_is_said(runs: Path) -> None:
         (["a.py:f", "b.py:g"], "must be a Python file and a function in it"),
     ],
 )
-def test_what_is_no_task_is_refused(paths: list[str], message: str) -> None:
+def test_what_is_no_task_is_refused(tmp_path: Path, paths: list[str], message: str) -> None:
     with pytest.raises(TargetError, match=message):
-        read_tasks(paths)
+        read_tasks(paths, tmp_path)
 
 
 @pytest.mark.slow  # whole checks of three CUDA kernels in the simulator
@@ -161,5 +161,6 @@ def test_a_candidate_gets_contiguous_arguments_only(tmp_path: Path) -> None:
         "import torch\nn = 40\ndef twice(x): return 2 * x\ndef get_inputs(): return [torch.rand(n, n)]"
     )
     (tmp_path / "ours.py").write_text("def flat(x):\n    return 2 * x.as_strided(x.shape, (x.shape[1], 1))\n")
-    report = judge(f"{tmp_path}/ref.py:twice", f"{tmp_path}/ours.py:flat", checks=["values", "inputs unchanged"])
-    assert report.rows[0].status is Status.PASS, report.rows[0].verdict
+    for _ in range(2):  # the same task again is another operator
+        report = judge(f"{tmp_path}/ref.py:twice", f"{tmp_path}/ours.py:flat", checks=["values", "inputs unchanged"])
+        assert report.rows[0].status is Status.PASS, report.rows[0].verdict

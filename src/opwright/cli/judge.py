@@ -23,14 +23,17 @@ from opwright.cli.common import (
 from opwright.cli.sweep import Ray, Resume, say, sweep
 from opwright.sweep.events import Events
 
-__all__ = ["judge"]
+__all__ = ["FORMATS", "judge"]
+
+# Their table is in a package that imports torch.
+FORMATS = "pair, gpu-mode, kernelbench.com, kernelbench, robust-kbench, sol-execbench, flashinfer-bench"
 
 
 def judge(
     paths: Annotated[
         list[str], typer.Argument(help="Files and folders with candidates, or ref.py:fn cand.py:fn.", metavar="PATH...")
     ],
-    format: Annotated[str, typer.Option(help="The format, if it is not recognised: pair, kernelbench.")] = "",
+    format: Annotated[str, typer.Option(help=f"The format, if it is not recognised: {FORMATS}.")] = "",
     references: Annotated[
         Path | None, typer.Option(help="The folder of references, if they are not beside the candidates.")
     ] = None,

@@ -111,14 +111,15 @@ class CalledTask:
         return draw
 
     def _elements(self, constants: tuple[tuple[str, int], ...]) -> int:
-        return sum(t.numel() for t in self._own_arguments(constants))
+        return sum(t.numel() for t in tree.tensors(self._own_arguments(constants)))
 
-    def _own_arguments(self, constants: tuple[tuple[str, int], ...]) -> tuple[torch.Tensor, ...]:
+    def _own_arguments(self, constants: tuple[tuple[str, int], ...]) -> tuple[Any, ...]:
         names = self._names_at(constants)
         torch.manual_seed(self._seed)
-        inputs = [t for t in names[self._inputs]() if isinstance(t, torch.Tensor)]
+        inputs = [value for i, value in enumerate(names[self._inputs]()) if i not in self._scalars]
         state = state_of(self._module(constants)) if self._constructor else {}
-        return tuple(t.detach() for t in (*inputs, *(state[name] for name in self._state)))
+        arguments = (*inputs, *(state[name] for name in self._state))
+        return tuple(tree.map_tensors(torch.Tensor.detach, arguments))
 
     # --- candidates ---
 
@@ -136,15 +137,18 @@ class CalledTask:
 
             return _in_new_thread(construct).to(device)
 
-        def candidate(*arguments: torch.Tensor) -> Any:
-            given = [t.contiguous() for t in arguments]
-            inputs, state = self._parted(given)
+        def candidate(*arguments: Any) -> Any:
+            passed = tree.map_tensors(torch.Tensor.contiguous, arguments)
+            given = tree.tensors(passed)
+            inputs, state = self._parted(passed)
             with torch.no_grad(), _own_extensions(Path(file)), _as_published(given):
                 function = names()[entry]
                 if self._constructor:
                     function = module_of(self._constants_of(arguments), given[0].device)
                     _fill(function, dict(zip(self._state, state, strict=True)))
-                returned = function(*self._with_scalars(inputs))
+                takes_constants = getattr(function, "takes_constants", False)
+                constants = dict(self._constants_of(arguments)) if takes_constants else {}
+                returned = function(*self._with_scalars(inputs), **constants)
             return tree.map_tensors(functools.partial(_fresh, given=given), returned)
 
         return candidate

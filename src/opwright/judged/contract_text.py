@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from opwright.judged.inference import Inferred, InferredTensor
+from opwright.judged.contract import Inferred, InferredTensor
+from opwright.judged.sources import Source
 from opwright.judged.task import Candidate, Task
 
 __all__ = ["contract_text"]
@@ -16,22 +16,21 @@ _LARGEST_SAMPLE = 1 << 16
 
 def contract_text(task: Task, inferred: Inferred) -> str:
     """The file: the operator, its sizes and sample inputs, and each candidate as a kernel."""
-    classes = sorted({_class_of(t.dtype) for t in (*inferred.arguments, *inferred.outputs)})
-    own_sizes = ", ".join(f"{name}=({value},)" for name, value in inferred.own.items())
+    classes = sorted({_class_of(t.dtype) for t in (*inferred.arguments, *inferred.outputs) if t.dims is not None})
+    own_sizes = ", ".join(f"{name}={sizes!r}" for name, sizes in _sizes(task, inferred).items())
     return "\n".join([
-        f'"""The contract of {task.file.name} ({task.format}), which `opwright judge` inferred.',
-        "",
-        "Taken as fixed:",
-        *(f"- {sentence}" for sentence in inferred.fixed),
+        f'"""The contract of {(task.origin or task.file).name} ({task.format}), which {_from_where(task)}.',
+        *(["", "Taken as fixed:", *(f"- {sentence}" for sentence in inferred.fixed)] if inferred.fixed else []),
         '"""',
         "",
-        *(["from typing import Annotated", ""] if any(t.is_stated for t in inferred.arguments) else []),
+        *(["from typing import Annotated", ""] if any("Annotated" in _argument(t) for t in inferred.arguments) else []),
         f"from jaxtyping import {', '.join(classes)}",
         "from torch import Tensor",
         "",
         "import opwright as ow",
         *(["from opwright.contract.own_inputs import Rule"] if task.rule else []),
         "from opwright.judged.called import CalledTask",
+        *(["from opwright.judged.custom_inputs import custom_values"] if _has_custom_values(inferred) else []),
         "",
         "task = CalledTask(",
         f"    {str(task.file)!r},",
@@ -45,18 +44,14 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         ")",
         "",
         "",
-        f"@ow.op({f'judged::{task.name}'!r}{_options(inferred)})",
+        f"@ow.op({task.qualname!r}{_options(inferred)})",
         f"def {task.name}({', '.join(map(_argument, inferred.arguments))}) -> {_returned(inferred)}:",
         f"    return task.reference({', '.join(t.name for t in inferred.arguments)})",
         "",
         "",
         *([f"{task.name}.sizes({own_sizes})", ""] if own_sizes else []),
         "",
-        f"@{task.name}.samples",
-        "def _():",
-        f"    yield from task.samples({_LARGEST_SAMPLE}, where={list(inferred.where)!r})",
-        "",
-        "",
+        *(_samples(task, inferred) if task.inputs else []),
         f"{task.name}.contract.own_inputs.may_refuse = True",
         f"{task.name}.contract.own_inputs.contiguous = True",
         *([f"{task.name}.contract.own_inputs.rule = {task.rule!r}", ""] if task.rule else []),
@@ -65,32 +60,63 @@ def contract_text(task: Task, inferred: Inferred) -> str:
     ])  # fmt: skip
 
 
+def _sizes(task: Task, inferred: Inferred) -> dict[str, tuple[int, ...]]:
+    fixed = Source(task.file).constants if task.cases else {}
+    cases = [
+        inferred.own,
+        *(
+            case
+            for case in task.cases
+            if inferred.own.keys() <= case.keys()
+            and all(fixed.get(name) == value for name, value in case.items() if name not in inferred.own)
+        ),
+    ]
+    return {name: tuple(case[name] for case in cases) for name in inferred.own}
+
+
+def _has_custom_values(inferred: Inferred) -> bool:
+    return any("custom_values(" in argument.values for argument in inferred.arguments)
+
+
+def _from_where(task: Task) -> str:
+    return "the task states" if task.stated else "`opwright judge` inferred"
+
+
+def _samples(task: Task, inferred: Inferred) -> list[str]:
+    drawn = f"task.samples({_LARGEST_SAMPLE}, where={list(inferred.where)!r})"
+    return [f"@{task.name}.samples", "def _():", f"    yield from {drawn}", "", ""]
+
+
 def _options(inferred: Inferred) -> str:
     options = [f"where={list(inferred.where)!r}"] * bool(inferred.where) + ["random=True"] * inferred.is_random
     return "".join(f", {option}" for option in options)
 
 
 def _argument(tensor: InferredTensor) -> str:
-    stated = f'{_class_of(tensor.dtype)}[Tensor, "{" ".join(tensor.dims)}"]'
+    values = tensor.values
     if tensor.drawn_as >= 0:
-        stated = f"Annotated[{stated}, ow.inputs.drawn_by(task.drawn({tensor.drawn_as}))]"
+        values = f"ow.inputs.drawn_by(task.drawn({tensor.drawn_as}))"
     elif tensor.high is not None:
-        stated = f"Annotated[{stated}, ow.values({tensor.low!r}, {tensor.high!r})]"
-    return f"{tensor.name}: {stated}"
+        values = f"ow.values({tensor.low!r}, {tensor.high!r})"
+    return f"{tensor.name}: " + (f"Annotated[{_type_of(tensor)}, {values}]" if values else _type_of(tensor))
 
 
 def _returned(inferred: Inferred) -> str:
-    stated = [f'{_class_of(t.dtype)}[Tensor, "{" ".join(t.dims)}"]' for t in inferred.outputs]
+    stated = [_type_of(t) for t in inferred.outputs]
     return f"tuple[{', '.join(stated)}]" if inferred.returns_tuple else stated[0]
+
+
+def _type_of(tensor: InferredTensor) -> str:
+    return tensor.dtype if tensor.dims is None else f'{_class_of(tensor.dtype)}[Tensor, "{" ".join(tensor.dims)}"]'
 
 
 def _class_of(dtype: str) -> str:
     """jaxtyping's class of one dtype: ``float32`` → ``Float32``."""
-    return {"bfloat16": "BFloat16", "uint8": "UInt8"}.get(dtype, dtype.capitalize())
+    return {"bfloat16": "BFloat16", "uint8": "UInt8"}.get(dtype, dtype.capitalize().replace("_", ""))
 
 
 def _attached(task: Task, candidate: Candidate) -> str:
-    language = language_of(candidate.file.read_text(errors="replace"))
+    language = candidate.language or language_of(candidate.file.read_text(errors="replace"))
     made = f"task.candidate({str(candidate.file)!r}, {candidate.entry!r})"
     return f"{task.name}.{language}({made}, name={candidate.name!r})"
 
@@ -100,8 +126,3 @@ def language_of(text: str) -> str:
     if re.search(r"^\s*(import triton\b|from triton\b)", text, re.MULTILINE):
         return "triton"
     return "cuda" if "__global__" in text or re.search(r"\bcuda_module\b|\.cu\b", text) else "python"
-
-
-def languages(candidates: Sequence[Candidate]) -> list[str]:
-    """The language of each candidate."""
-    return [language_of(c.file.read_text(errors="replace")) for c in candidates]

@@ -22,7 +22,7 @@ def main(connection: socket.socket) -> None:
     with connection, connection.makefile("rwb") as stream:
         task = from_json(Task, json.loads(stream.readline()))
         try:
-            inferred = infer(task)
+            inferred = task.stated or infer(task)
             answer: Contract = {
                 "text": contract_text(task, inferred),
                 "has_one_shape": inferred.has_one_shape,
@@ -30,4 +30,6 @@ def main(connection: socket.socket) -> None:
             }
         except OpwrightError as error:
             answer = {"error": str(error)}
+        except Exception as error:  # the task's own code may raise anything
+            answer = {"error": f"{task.file}: inferring the contract raised {type(error).__name__}: {error}"}
         stream.write(json.dumps(answer).encode() + b"\n")

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from opwright import tree
 from opwright.contract.dtypes import short
 from opwright.errors import TargetError
 from opwright.judged.called import parameters_of
+from opwright.judged.contract import Inferred, InferredTensor
 from opwright.judged.fitting import fit
 from opwright.judged.reference_run import Axis, Reference, Run
 from opwright.judged.relations import relations_of
@@ -25,67 +26,13 @@ from opwright.judged.sources import Source
 from opwright.judged.task import Task
 from opwright.judged.value_ranges import Range, float_ranges, integer_range
 
-__all__ = ["Inferred", "InferredTensor", "infer"]
+__all__ = ["infer"]
 
 _TRIALS = 40
 # Of the accepted values, so many are drawn with, if they have no more elements.
 _DRAWN, _MOST_DRAWN = 4, 1 << 20
 # Values for a constant, beside its own: small, odd, a power of two and its neighbours.
 _POOL = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 64)
-
-
-@dataclass(frozen=True)
-class InferredTensor:
-    """An argument or an output.
-
-    Attributes:
-        dtype: by its short name.
-        dims: as text.
-        low, high: the range of its values, if they have one.
-        drawn_as: its number among the tensors that the task draws, if its values are drawn as the task does; else -1.
-    """
-
-    name: str
-    dtype: str
-    dims: tuple[str, ...]
-    low: float | None = None
-    high: float | str | None = None
-    drawn_as: int = -1
-
-    @property
-    def is_stated(self) -> bool:
-        """Whether something is stated of its values."""
-        return self.high is not None or self.drawn_as >= 0
-
-
-@dataclass(frozen=True)
-class Inferred:
-    """What was inferred of a task.
-
-    Attributes:
-        arguments: of the operator: those of a call, then parameters and buffers.
-        state: the names of parameters and buffers, as the module has them.
-        constants: by name, the argument and the axis that has their size.
-        where: relations of the constants.
-        fixed: what was taken as fixed, and why; one sentence each.
-        is_random: whether the reference draws random numbers.
-    """
-
-    arguments: tuple[InferredTensor, ...]
-    outputs: tuple[InferredTensor, ...]
-    state: tuple[str, ...] = ()
-    constants: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    own: Mapping[str, int] = field(default_factory=dict)
-    where: tuple[str, ...] = ()
-    fixed: tuple[str, ...] = ()
-    is_random: bool = False
-    returns_tuple: bool = False
-    scalars: Mapping[int, Any] = field(default_factory=dict)
-
-    @property
-    def has_one_shape(self) -> bool:
-        """Whether only the given sizes are possible."""
-        return not self.own
 
 
 def infer(task: Task) -> Inferred:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import socket
@@ -31,6 +32,9 @@ from opwright.workers.roles import Role
 
 __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
 
+# Calls of ``judge`` in this process, as torch has one operator of a name.
+_calls = itertools.count()
+
 # A candidate is a forward on contiguous arguments, on the default stream. No format asks for derivatives, for another
 # stream, or for what torch.library registers.
 CHECKS_OF_CANDIDATES = (
@@ -56,7 +60,7 @@ def judge(
 
     Args:
         paths: files and folders of one format, which is recognised.
-        format: the format, if it is not recognised: ``pair`` or ``kernelbench``.
+        format: the format, if it is not recognised: a key of ``FORMATS``.
         references: a folder or a file with the references, if they are not beside the candidates.
         write_contract: a folder that gets the contract of each task as a Python file.
         timeout: seconds that one step may take.
@@ -70,10 +74,13 @@ def judge(
         TargetError: the paths are of no format; CheckError: as ``ow.check``.
     """
     began = time.monotonic()
-    found, unread = read_tasks([str(p) for p in paths], format, Path(references) if references is not None else None)
     with contextlib.ExitStack() as stack:
         folder = Path(write_contract or stack.enter_context(tempfile.TemporaryDirectory(prefix="opwright-judge-")))
         folder.mkdir(parents=True, exist_ok=True)
+        given = Path(references) if references is not None else None
+        found, unread = read_tasks([str(p) for p in paths], folder.resolve(), format, given)
+        if number := next(_calls):
+            found = [dataclasses.replace(task, namespace=f"judged_{number}") for task in found]
         contracts = {task.name: _contract_of(task, timeout) for task in found}
         files = {task.name: _written(task, contracts[task.name], folder) for task in found}
         operators = [op for task in found if (op := _loaded(files[task.name], contracts[task.name])) is not None]
@@ -86,7 +93,7 @@ def judge(
                 verdicts, partial = [*interrupted.report], interrupted.report.partial
     by_kernel = {(v.op, v.kernel): v for v in verdicts}
     rows = [
-        _row(task, candidate, contracts[task.name], by_kernel.get((f"judged::{task.name}", candidate.name)))
+        _row(task, candidate, contracts[task.name], by_kernel.get((task.qualname, candidate.name)))
         for task in found
         for candidate in task.candidates
     ]
@@ -98,7 +105,8 @@ def judge(
 
 def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict: Verdict | None) -> Judged:
     """The row of one candidate. One shape is too little coverage for a pass."""
-    row = Judged(task.format, str(candidate.file), str(task.file), Status.INCONCLUSIVE, candidate.claimed)
+    file, reference = candidate.origin or candidate.file, task.origin or task.file
+    row = Judged(task.format, str(file), str(reference), Status.INCONCLUSIVE, candidate.claimed)
     if verdict is None:
         status = Status.REFUSED if "error" in contract else Status.INCONCLUSIVE
         return dataclasses.replace(row, status=status, reason=contract.get("error", "it was not checked"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from opwright.contract.own_inputs import Rule
+from opwright.judged.contract import Inferred
 
 __all__ = ["Candidate", "Task"]
 
@@ -19,12 +21,16 @@ class Candidate:
         file: the file that is run.
         entry: the function or the class in it.
         claimed: what the format itself recorded of it: "correct", "wrong", or "" if nothing.
+        language: "python", "triton" or "cuda"; "" if the file's text shows it.
+        origin: the user's file, if ``file`` was made of it.
     """
 
     name: str
     file: Path
     entry: str
     claimed: str = ""
+    language: str = ""
+    origin: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,14 @@ class Task:
         format: a key of ``FORMATS``.
         file: the file of the reference.
         reference: the function or the class in it.
-        inputs: the function in it that returns the arguments of a call.
+        inputs: the function in it that returns the arguments of a call; "" if a stated contract has none.
         constructor: for a class, the function in it that returns the arguments of its constructor; "" if it has none.
         seed: what the random generator is seeded with before inputs, arguments and each constructor.
         rule: what the format calls correct; None if it has no rule.
+        cases: other values for the constants of the file, as the task states them.
+        stated: the contract, if the task states one; else it is inferred.
+        origin: the user's file, if ``file`` was made of it.
+        namespace: that of the operator; each call of ``judge`` in a process has another one.
     """
 
     name: str
@@ -52,3 +62,12 @@ class Task:
     seed: int = 42
     rule: Rule | None = None
     notes: tuple[str, ...] = field(default=())
+    cases: tuple[Mapping[str, int], ...] = ()
+    stated: Inferred | None = None
+    origin: Path | None = None
+    namespace: str = "judged"
+
+    @property
+    def qualname(self) -> str:
+        """The operator's name in torch."""
+        return f"{self.namespace}::{self.name}"

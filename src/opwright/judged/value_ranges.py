@@ -45,7 +45,8 @@ class _Inputs:
     own: tuple[torch.Tensor, ...]
 
     def with_normal(self, which: Sequence[int]) -> list[torch.Tensor]:
-        return [torch.randn_like(t) if i in which else t for i, t in enumerate(self.own)]
+        # torch draws no float8.
+        return [torch.randn(t.shape).to(t.dtype) if i in which else t for i, t in enumerate(self.own)]
 
 
 def float_ranges(call: Callable[[Sequence[torch.Tensor]], Any], own: Sequence[torch.Tensor]) -> dict[int, Range]:
@@ -69,7 +70,7 @@ def float_ranges(call: Callable[[Sequence[torch.Tensor]], Any], own: Sequence[to
 
 def _range_of(tensor: torch.Tensor) -> Range:
     """From the least to the largest element; of elements that are all equal, a range around them."""
-    low, high = float(tensor.min()), float(tensor.max())
+    low, high = float(tensor.double().min()), float(tensor.double().max())
     return (low, high) if low < high else (min(0.5 * low, 2 * low), max(0.5 * high, 2 * high))
 
 

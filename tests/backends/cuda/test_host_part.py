@@ -27,7 +27,7 @@ KERNELS = """
 #include <c10/cuda/CUDAGuard.h>
 #define CHECK_CUDA(x) TORCH_CHECK(x.is_cuda(), #x " must be on a GPU")
 #define CHECK_INPUT(x) CHECK_CUDA(x); TORCH_CHECK(x.is_contiguous(), #x " must be contiguous")
-#define HALF_OF_A_BLOCK 64
+#define HALF_OF_A_BLOCK 64  // threads
 constexpr int THREADS = 2 * HALF_OF_A_BLOCK;
 namespace demo {
 template <class T, int N> __global__ void scale(const T* x, const T* bias, T* out, float a, int n, bool twice) {

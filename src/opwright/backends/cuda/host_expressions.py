@@ -33,6 +33,7 @@ NUMBERS = frozenset({
     "double", "bool", "int64_t", "int32_t", "uint32_t", "uint64_t", "size_t", "int16_t", "int8_t", "uint8_t", "uint",
 })  # fmt: skip
 _CHECKS = frozenset({"TORCH_CHECK", "STD_TORCH_CHECK", "TORCH_INTERNAL_ASSERT", "assert"})
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DISPATCH = re.compile(r"(?:AT_DISPATCH|THO_DISPATCH)_\w+")
 
 Scope = dict[str, Any]
@@ -297,6 +298,7 @@ class Expressions:
     def _body_of(self, macro: Any) -> str:
         """The text of a macro, with its literals."""
         text = self.module.source.text[macro.begin : macro.end].replace("\\\n", " ")
+        text = _COMMENT.sub(" ", text)
         return text.partition(macro.name)[2].strip().removeprefix(macro.parameters)
 
     def _parsed_macro(self, macro: Any, node: Any) -> Any:

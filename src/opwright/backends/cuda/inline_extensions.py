@@ -18,10 +18,11 @@ import torch.utils.cpp_extension as published
 from opwright.backends.cuda.host_part import HostPart
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import CudaSource, with_cutlass
-from opwright.errors import NotSimulatedError
+from opwright.errors import KernelError, NotSimulatedError
 
 __all__ = ["simulated_extensions"]
 
+_LOCAL = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"[^\n]*$', re.MULTILINE)
 _BOUND = re.compile(r"\bm\s*\.\s*def\s*\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)")
 
 
@@ -52,7 +53,7 @@ def _load(name: str, sources: Any, *args: Any, **options: Any) -> Any:
     files = [Path(f) for f in ([sources] if isinstance(sources, str | Path) else sources)]
     if not any(f.suffix in (".cu", ".cuh") for f in files):
         return _native_load(name, sources, *args, **options)
-    text = "\n".join(f.read_text() for f in sorted(files, key=lambda f: f.suffix not in (".cu", ".cuh")))
+    text = _with_headers(sorted(files, key=lambda f: f.suffix not in (".cu", ".cuh")))
     return _simulated(name, text, None, options.get("extra_cuda_cflags") or ())
 
 
@@ -70,8 +71,28 @@ def _simulated(name: str, text: str, functions: Any, flags: Sequence[str]) -> ty
         bound = dict(_BOUND.findall(text))
     if not bound:
         raise NotSimulatedError(f"the extension {name!r} binds no function", fix="name them with functions=")
-    part = HostPart(CudaModule(with_cutlass(CudaSource(text, None, tuple(flag for flag in flags if flag)))))
+    try:
+        part = HostPart(CudaModule(with_cutlass(CudaSource(text, None, tuple(flag for flag in flags if flag)))))
+    except KernelError as error:
+        raise NotSimulatedError(f"the extension {name!r}: {error.message}", fix="use a GPU") from None
     return types.SimpleNamespace(**{own: part.function(function) for own, function in bound.items()})
+
+
+def _with_headers(files: Sequence[Path]) -> str:
+    """The texts of files, one after the other; a header beside one is in the place of its first ``#include "…"``."""
+    seen = set[Path]()
+
+    def text_of(file: Path) -> str:
+        seen.add(file)
+        return _LOCAL.sub(lambda found: included(found, file), file.read_text())
+
+    def included(found: re.Match[str], file: Path) -> str:
+        header = (file.parent / found.group(1)).resolve()
+        if not header.is_file():
+            return found.group(0)
+        return "" if header in seen else text_of(header)
+
+    return "\n".join(text_of(file.resolve()) for file in files)
 
 
 def _texts(sources: Any) -> list[str]:

@@ -22,7 +22,8 @@ def too_little(operator: Op, findings: Sequence[Finding], not_checked: Sequence[
         return []
     if not findings and any(n.check == values.NAME and n.why != "not selected" for n in not_checked):
         why, remedy = _why(values.NAME, not_checked)
-        return [Finding("contract", Status.FAIL, message=f"nothing could be checked{why}", remedy=remedy)]
+        status = Status.INCONCLUSIVE if operator.contract.own_inputs.may_refuse else Status.FAIL
+        return [Finding("contract", status, message=f"nothing could be checked{why}", remedy=remedy)]
     return [*_few_cases(findings, not_checked), *_nothing_compared(operator, findings, not_checked)]
 
 

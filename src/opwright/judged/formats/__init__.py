@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from opwright.errors import TargetError
-from opwright.judged.formats import kernelbench, pair
-from opwright.judged.task import Task
+from opwright.judged.formats import (
+    flashinfer_bench,
+    gpu_mode,
+    kernelbench,
+    kernelbench_com,
+    pair,
+    robust_kbench,
+    sol_execbench,
+)
+from opwright.judged.packages import missing_package
+from opwright.judged.task import Candidate, Task
 
 __all__ = ["FORMATS", "Format", "read_tasks"]
 
@@ -25,15 +35,17 @@ class Format(Protocol):
         """Whether these paths are of the format. Reads names and text, and runs nothing."""
 
     @staticmethod
-    def tasks(paths: Sequence[str], references: Path | None) -> Iterator[Task | tuple[str, str]]:
-        """The tasks of the paths, each with its candidates; a path and a reason for what is none."""
+    def tasks(paths: Sequence[str], references: Path | None, scratch: Path) -> Iterator[Task | tuple[str, str]]:
+        """The tasks of the paths, each with its candidates; a path and a reason for what is none. Files that are made
+        of them, such as the sources in a JSON file, are written below ``scratch``."""
 
 
-FORMATS: dict[str, Format] = {module.NAME: module for module in (pair, kernelbench)}  # type: ignore[misc]
+_MODULES = (pair, gpu_mode, kernelbench_com, kernelbench, robust_kbench, sol_execbench, flashinfer_bench)
+FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
 
 
 def read_tasks(
-    paths: Sequence[str], format: str = "", references: Path | None = None
+    paths: Sequence[str], scratch: Path, format: str = "", references: Path | None = None
 ) -> tuple[list[Task], list[tuple[str, str]]]:
     """The tasks of some paths, and the paths that are none, each with the reason.
 
@@ -48,11 +60,24 @@ def read_tasks(
     if not chosen:
         known = "; ".join(f"{name}: {f.TAKES}" for name, f in FORMATS.items())
         raise TargetError(f"{' '.join(paths)} is a task of no format", fix=f"pass one of these. {known}")
-    return _sorted_out(chosen[0].tasks(paths, references))
+    return _sorted_out(chosen[0].tasks(paths, references, scratch))
 
 
 def _sorted_out(found: Iterable[Task | tuple[str, str]]) -> tuple[list[Task], list[tuple[str, str]]]:
     tasks, unread = list[Task](), list[tuple[str, str]]()
     for each in found:
-        tasks.append(each) if isinstance(each, Task) else unread.append(each)
+        if not isinstance(each, Task):
+            unread.append(each)
+            continue
+        missing = {candidate.name: _missing_package(candidate) for candidate in each.candidates}
+        for candidate in each.candidates:
+            if package := missing[candidate.name]:
+                reason = f"the module {package!r} must be installed\n  → install its package"
+                unread.append((str(candidate.origin or candidate.file), reason))
+        tasks.append(dataclasses.replace(each, candidates=tuple(c for c in each.candidates if not missing[c.name])))
     return tasks, unread
+
+
+def _missing_package(candidate: Candidate) -> str:
+    file = candidate.origin or candidate.file
+    return missing_package(file.read_text(errors="replace"), file) if file.suffix == ".py" else ""

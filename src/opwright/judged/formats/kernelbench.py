@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opwright.contract.own_inputs import Rule
+from opwright.judged.names import unique
 from opwright.judged.task import Candidate, Task
 
 __all__ = ["NAME", "TAKES", "recognises", "tasks"]
@@ -26,7 +27,7 @@ def recognises(paths: Sequence[str]) -> bool:
     return any(_defines(file, _ENTRY) for file in _files(paths))
 
 
-def tasks(paths: Sequence[str], references: Path | None) -> Iterator[Task | tuple[str, str]]:
+def tasks(paths: Sequence[str], references: Path | None, scratch: Path) -> Iterator[Task | tuple[str, str]]:
     """One task for each problem, with all candidates for it."""
     files = list(_files(paths))
     problems = [f for f in files if _defines(f, _REFERENCE)]
@@ -43,7 +44,7 @@ def tasks(paths: Sequence[str], references: Path | None) -> Iterator[Task | tupl
             by_problem.setdefault(problem, []).append(file)
     names = set[str]()
     for problem, found in by_problem.items():
-        name = _unique(_name_of(problem), names)
+        name = unique(_name_of(problem), names)
         constructor = "get_init_inputs" if "get_init_inputs" in problem.read_text(errors="replace") else ""
         yield Task(
             name, NAME, problem, _REFERENCE, tuple(_candidates(found)),
@@ -85,7 +86,7 @@ def _candidates(files: Sequence[Path]) -> Iterator[Candidate]:
     for file in files:
         named = _CANDIDATE.search(file.stem)
         own = f"{file.parent.name}_{named.group(3)}" if named else file.stem
-        yield Candidate(_unique(own, names), file, _ENTRY, _recorded(file, named))
+        yield Candidate(unique(own, names), file, _ENTRY, _recorded(file, named))
 
 
 def _recorded(file: Path, named: re.Match[str] | None) -> str:
@@ -105,13 +106,3 @@ def _recorded(file: Path, named: re.Match[str] | None) -> str:
 def _name_of(problem: Path) -> str:
     level = problem.parent.name if problem.parent.name.startswith("level") else ""
     return re.sub(r"\W+", "_", f"{level}_{problem.stem}".lower()).strip("_")
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """The name as an identifier that no other one has."""
-    plain = re.sub(r"\W+", "_", name)
-    plain = plain if plain[:1].isalpha() else f"task_{plain}"
-    while plain in taken:
-        plain += "_"
-    taken.add(plain)
-    return plain

@@ -18,7 +18,7 @@ def recognises(paths: Sequence[str]) -> bool:
     return len(paths) > 1 and all(".py:" in path for path in paths)
 
 
-def tasks(paths: Sequence[str], references: Path | None) -> Iterator[Task | tuple[str, str]]:
+def tasks(paths: Sequence[str], references: Path | None, scratch: Path) -> Iterator[Task | tuple[str, str]]:
     """One task, of the first path; the others are its candidates."""
     split = [path.rpartition(":") for path in paths]
     for (file, colon, name), path in zip(split, paths, strict=True):

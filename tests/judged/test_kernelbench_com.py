@@ -1,0 +1,137 @@
+"""kernelbench.com: modules with buffers, lists of shapes, published runs and what people decided of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opwright.judged.contract_text import contract_text
+from opwright.judged.formats import read_tasks
+from opwright.judged.inference import infer
+from opwright.judged.run import judge
+from opwright.results import Status
+
+_REFERENCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, M, N, K):
+        super().__init__()
+        weight = torch.randn(N, K)
+        self.register_buffer("scale", weight.abs().amax(1) / 448)
+        self.register_buffer("weight", (weight / self.scale[:, None]).to(torch.float8_e4m3fn))
+
+    def forward(self, x):
+        return (x @ self.weight.float().T) * self.scale
+
+M = 4
+N = 8
+K = 16
+
+def get_inputs():
+    return [torch.randn(M, K)]
+
+def get_init_inputs():
+    return [M, N, K]
+"""
+_SOLUTION = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, M, N, K):
+        super().__init__()
+        self.register_buffer("scale", torch.empty(N))
+        self.register_buffer("weight", torch.empty(N, K, dtype=torch.float8_e4m3fn))
+
+    def forward(self, x):
+        product = x @ self.weight.float().T
+        product[:, : MOST] *= self.scale[: MOST]
+        return product
+"""
+_PROBLEM = """
+name: 01_scaled
+tolerance:
+  float32: {"atol": 1.0e-3, "rtol": "5e-2"}
+forbidden:
+  - "torch.matmul"
+"""
+_RUN = "20260101_agent_01_scaled"
+
+
+def write_runs(root: Path, *, problem: str = _PROBLEM, reference: str = _REFERENCE) -> tuple[Path, Path]:
+    """The problems; the folder of published runs, of which people audited the first."""
+    folder, runs = root / "benchmarks/hard/problems/01_scaled", root / "public/runs"
+    files = {
+        folder / "problem.yaml": problem,
+        folder / "reference.py": reference,
+        folder / "shapes.py": 'SHAPES = [{"M": 1, "N": 64, "K": 32}, {"M": 3, "N": 5, "K": 7, "P": 2}]',
+        runs / f"{_RUN}_solution.py.txt": _SOLUTION.replace("MOST", "1 << 40"),
+        runs / f"2_{_RUN}_solution.py.txt": _SOLUTION.replace("MOST", "4"),
+        runs / f"3_{_RUN}_solution.py.txt": "# torch.matmul\n" + _SOLUTION.replace("MOST", "1 << 40"),
+        root / f"benchmarks/hard/results/annotations/{_RUN}.yaml": "verdict: clean",
+    }
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder.parent, runs
+
+
+def test_runs_are_read_with_their_problem_and_their_audit(tmp_path: Path) -> None:
+    problems, runs = write_runs(tmp_path)
+    (task,), unread = read_tasks([str(runs)], tmp_path / "scratch", references=problems)
+    assert not unread
+    assert (task.name, task.format) == ("problem_01_scaled", "kernelbench.com")
+    assert {c.origin.name.partition("_")[0]: c.claimed for c in task.candidates if c.origin} == {
+        "20260101": "correct", "2": "", "3": "wrong",
+    }  # fmt: skip
+    assert all(c.file.suffix == ".py" and tmp_path / "scratch" in c.file.parents for c in task.candidates)
+    assert task.rule is not None
+    assert (task.rule.atol, task.rule.rtol) == (1e-3, 5e-2)
+    found = infer(task)
+    assert {a.name: " ".join(a.dims or ()) for a in found.arguments} == {"x": "M K", "scale": "N", "weight": "N K"}
+    text = contract_text(task, found)
+    assert ".sizes(M=(4, 1), N=(8, 64), K=(16, 32))" in text
+    assert 'weight: Float8e4m3fn[Tensor, "N K"]' in text
+
+
+def test_a_solution_beside_its_problem_needs_no_references(tmp_path: Path) -> None:
+    problems, _ = write_runs(tmp_path)
+    (problems / "01_scaled" / "solution.py").write_text(_SOLUTION)
+    (task,), _ = read_tasks([str(problems)], tmp_path / "scratch")
+    assert [c.name for c in task.candidates] == ["task_01_scaled"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"problem": "tolerance: ["}, "problem.yaml must be YAML, got"),
+        ({"problem": "- 1"}, "problem.yaml must be a mapping, got list"),
+        ({"reference": "class Model: pass"}, "reference.py must define 'get_inputs', got ['Model']"),
+        ({"reference": "class Model("}, "reference.py:1: it must be Python"),
+    ],
+)
+def test_a_malformed_problem_is_said_in_one_line(tmp_path: Path, changed: dict[str, str], message: str) -> None:
+    problems, runs = write_runs(tmp_path, **changed)
+    tasks, ((path, reason),) = read_tasks([str(runs)], tmp_path / "scratch", references=problems)
+    assert not tasks
+    assert path.endswith("01_scaled")
+    assert message in reason
+
+
+def test_a_run_without_its_problem_is_said(tmp_path: Path) -> None:
+    _, runs = write_runs(tmp_path)
+    tasks, unread = read_tasks([str(runs)], tmp_path / "scratch")
+    assert not tasks
+    assert len(unread) == 3
+    assert "--references" in unread[0][1]
+
+
+@pytest.mark.slow  # whole checks
+def test_a_wrong_solution_fails_and_a_right_one_passes(tmp_path: Path) -> None:
+    problems, runs = write_runs(tmp_path)
+    report = judge(runs, references=problems, checks=["contract", "values"])
+    found = {Path(row.candidate).name.partition("_")[0]: row.status for row in report.rows}
+    assert found == {"20260101": Status.PASS, "2": Status.FAIL, "3": Status.PASS}

@@ -1,0 +1,113 @@
+"""robust-kbench: a module that calls a function, and a kernel in the place of this function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opwright.judged.formats import read_tasks
+from opwright.judged.inference import infer
+from opwright.judged.run import judge
+from opwright.results import Status
+
+_TASK = """
+import torch
+from torch import nn
+
+def forward_fn(x, weights):
+    return (x * weights).sum()
+
+class Model(nn.Module):
+    def __init__(self, features: int = 64, method: str = "normal"):
+        super().__init__()
+        assert method == "ones"
+        self.weights = nn.Parameter(torch.ones(features))
+
+    def forward(self, x, fn=forward_fn):
+        return fn(x, self.weights)
+
+def get_inputs(batch: int = 16, features: int = 64):
+    return [torch.randn(batch, features)]
+"""
+_CONFIG = """{
+  "single_input_configs": [{"batch": 3}],
+  "single_init_configs": [{"method": "ones"}],
+  "single_shared_configs": [{"features": 5}],
+  "multi_input_configs": [{"batch": 4}, {"batch": 2}],
+  "multi_init_configs": [{"method": "ones"}],
+  "multi_shared_configs": [{"features": 7}]
+}"""
+_KERNEL = """
+#include <torch/extension.h>
+#define THREADS 1  // one after the other
+__global__ void total(const float* x, const float* w, float* out, int rows, int columns) {
+  float sum = 0;
+  for (int i = 0; i < rows * columns; i++) sum += x[i] * w[INDEX];
+  out[0] = sum;
+}
+torch::Tensor forward(torch::Tensor x, torch::Tensor w) {
+  auto out = torch::empty({1}, x.options());
+  total<<<1, THREADS>>>(x.data_ptr<float>(), w.data_ptr<float>(), out.data_ptr<float>(), x.size(0), x.size(1));
+  return out;
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
+"""
+
+
+def write_task(root: Path, *, task: str = _TASK, config: str = _CONFIG) -> tuple[Path, Path]:
+    """The folder of tasks, and that of kernels, which are below folders with the name of the task."""
+    kernels = root / "kernels"
+    files = {
+        root / "tasks/total/func_forward.py": task,
+        root / "tasks/total/config_forward.json": config,
+        kernels / "right/total/forward/kernel.cu": _KERNEL.replace("INDEX", "i % columns"),
+        kernels / "wrong/total/forward/kernel.cu": _KERNEL.replace("INDEX", "i / columns"),
+        kernels / "right/total/backward/kernel.cu": _KERNEL,
+        kernels / "right/total/forward/other.cu": "int x;",
+    }
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root / "tasks", kernels
+
+
+def test_configurations_are_constants(tmp_path: Path) -> None:
+    tasks, kernels = write_task(tmp_path)
+    (task,), unread = read_tasks([str(kernels)], tmp_path / "scratch", references=tasks)
+    assert (task.name, task.format) == ("tasks_total", "robust-kbench")
+    assert task.cases == ({"batch": 4, "features": 7}, {"batch": 2, "features": 7})
+    assert [c.language for c in task.candidates] == ["cuda", "cuda"]
+    assert {Path(path).parent.name + "/" + Path(path).stem: reason for path, reason in unread} == {
+        "backward/kernel": "a kernel must be a forward, got a backward",
+        "forward/other": "it must export forward with PYBIND11_MODULE",
+    }
+    found = infer(task)
+    assert {a.name: " ".join(a.dims or ()) for a in found.arguments} == {"x": "batch features", "weights": "features"}
+    assert [o.dims for o in found.outputs] == [("1",)]
+    assert found.own == {"batch": 3, "features": 5}
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "message"),
+    [
+        ("def get_inputs(): pass", _CONFIG, "func_forward.py must define 'forward_fn', got ['get_inputs']"),
+        ("def get_inputs(:", _CONFIG, "func_forward.py:1: it must be Python"),
+        (_TASK, "{", "config_forward.json must have lists of objects, got"),
+        (_TASK, '{"single_input_configs": [1]}', "config_forward.json must have lists of objects, got"),
+    ],
+)
+def test_a_malformed_task_is_said_in_one_line(tmp_path: Path, task: str, config: str, message: str) -> None:
+    tasks, kernels = write_task(tmp_path, task=task, config=config)
+    found, unread = read_tasks([str(kernels)], tmp_path / "scratch", references=tasks)
+    assert not found
+    assert any(message in reason for _, reason in unread)
+
+
+@pytest.mark.slow  # whole checks of two CUDA kernels in the simulator
+@pytest.mark.compiler
+def test_a_wrong_kernel_fails_and_a_right_one_passes(tmp_path: Path) -> None:
+    tasks, kernels = write_task(tmp_path)
+    report = judge(kernels, references=tasks, device="cpu-sim", checks=["contract", "values"])
+    found = {Path(row.candidate).parents[2].name: row.status for row in report.rows}
+    assert found == {"right": Status.PASS, "wrong": Status.FAIL}
