@@ -108,6 +108,18 @@ def test_of_many_kernels_a_few_are_named_and_the_others_counted():
     assert "k4" not in text
 
 
+def test_kernels_that_lack_several_checks_are_named_once():
+    threads, memory = NotChecked("threads", "one thread"), NotChecked("peak memory", "counted otherwise")
+    streams = NotChecked("streams", "a CPU has none")
+    of_f = [verdict(kernel=kernel, not_checked=(threads, memory)) for kernel in "ab"]
+    of_others = [verdict(op=op, not_checked=(streams,)) for op in ("demo::g", "demo::h")]
+    assert (
+        "2 of 4 kernels: one thread (threads) demo::f "
+        "the same 2 kernels: counted otherwise (peak memory) "
+        "2 of 4 kernels: a CPU has none (streams) demo::g:k, demo::h:k"
+    ) in flat(shown(*of_f, *of_others))
+
+
 def test_an_operator_stands_for_all_of_its_kernels():
     custom = NotChecked("flops", "custom")
     verdicts = [verdict(kernel=k, not_checked=(custom,)) for k in "abc"] + [
