@@ -362,7 +362,7 @@ def _of_others() -> Iterator[tuple[str, str]]:
     yield "README.md", f"Licence: {project['license']}"
     options = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
     cores = re.findall(r"--maxprocesses (\d+)", options)[0]
-    yield "README.md", f"Run the tests (on up to {cores} cores"
+    yield "README.md", f"&& pytest                 # on up to {cores} cores"
     yield "CONTRIBUTING.md", f"`pytest` runs on up to {cores} cores and leaves out tests marked `slow` or `exhaustive`"
     assert "not slow and not exhaustive" in options
     from opwright.checks.run import check
