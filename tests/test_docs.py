@@ -14,7 +14,7 @@ import opwright as ow
 from opwright.cli import app
 from tests import REPOSITORY
 from tests.architecture import DOCUMENT, files, layers_described, layers_there, summary
-from tests.check_table import PAGE, with_checks
+from tests.check_table import PAGE, with_tables
 from tests.report.terminal.test_demo import make_story, shown
 from tests.test_imports import LAYERS
 
@@ -38,9 +38,9 @@ def test_the_page_on_architecture_is_short():
     assert len(DOCUMENT.read_text().splitlines()) <= 250
 
 
-def test_the_table_of_checks_is_that_of_their_descriptors():
+def test_the_tables_of_checks_layouts_and_values_are_those_of_the_code():
     text = PAGE.read_text()
-    assert text == with_checks(text), "run: python -m tests.check_table"
+    assert text == with_tables(text), "run: python -m tests.check_table"
 
 
 def test_files_in_the_pictures_of_the_architecture_exist():

@@ -25,7 +25,7 @@ from opwright.checks.observation import Observation, Prepared, SkippedCase, copy
 from opwright.checks.shortage import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.time_limit import takes_too_long
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.case import EIGHTHS, Case, is_as_long
+from opwright.contract.inputs.case import DYADIC, Case, is_as_long
 from opwright.contract.inputs.layouts import FARS
 from opwright.errors import ArgumentError, CheckError, CompileTimeoutError
 from opwright.internals.autograd import below_autograd
@@ -263,7 +263,7 @@ class Context:
             own,
             copies,
             terms,
-            decides_exactly=case is not None and case.values == EIGHTHS,
+            decides_exactly=case is not None and case.values == DYADIC,
             in_tf32=self.op.contract.tf32,
             given=given,
             of_form=of_form,
