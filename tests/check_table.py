@@ -1,32 +1,36 @@
-"""The table of docs/checking.md: a row for each check, from its descriptor.
+"""The tables of docs/checking.md: checks, from their descriptors, and what layouts and values of cases mean.
 
-``python -m tests.check_table`` writes it anew; ``test_docs.py`` fails if it differs from the descriptors.
+``python -m tests.check_table`` writes them anew; ``test_docs.py`` fails if they differ from the code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from opwright.checks.check import LEVELS
 from opwright.checks.table import CHECKS
+from opwright.contract.inputs import case_help
 from opwright.results import Status
 from tests import REPOSITORY
 
-__all__ = ["PAGE", "with_checks"]
+__all__ = ["PAGE", "with_tables"]
 
 PAGE = REPOSITORY / "docs" / "checking.md"
-_BEGIN, _END = "<!-- checks -->\n", "<!-- end of checks -->\n"
 
 
-def with_checks(page: str) -> str:
-    """The page with the table that follows from the descriptors."""
-    before, _, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    assert end, f"{PAGE.name} must have the marks {_BEGIN.strip()} and {_END.strip()}"
-    return "\n".join((before + _BEGIN + "\n".join(_lines()), end + after))
+def with_tables(page: str) -> str:
+    """The page with the tables that follow from the code."""
+    for name, lines in _TABLES.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        before, found, rest = page.partition(begin)
+        _, ended, after = rest.partition(end)
+        assert found, f"{PAGE.name} must have the mark {begin.strip()}"
+        assert ended, f"{PAGE.name} must have the mark {end.strip()}"
+        page = "\n".join((before + begin + "\n".join(lines()), end + after))
+    return page
 
 
-def _lines() -> Iterator[str]:
+def _checks() -> Iterator[str]:
     yield "| check | question | cases | finds |"
     yield "|---|---|---|---|"
     for check in CHECKS.values():
@@ -35,5 +39,19 @@ def _lines() -> Iterator[str]:
         yield f"| {check.name} | {check.question} | {check.cases}{level} | {finds} |"
 
 
+def _words(part: str, of_part: Mapping[str, str]) -> Iterator[str]:
+    yield f"| `{part}=` | meaning |"
+    yield "|---|---|"
+    for word, meaning in of_part.items():
+        yield f"| `{word}` | {meaning} |"
+
+
+_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "checks": _checks,
+    "layouts": lambda: _words("layout", case_help.LAYOUTS),
+    "values": lambda: _words("values", case_help.VALUES),
+}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(with_checks(PAGE.read_text()))
+    PAGE.write_text(with_tables(PAGE.read_text()))

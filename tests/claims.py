@@ -48,8 +48,8 @@ class Claim:
 DEFINITIONS = {
     "CONTRIBUTING.md": ("an imperative of at most 72 characters", "one idea in a sentence, at most 25 words"),
     "docs/checking.md": (
-        "expanded (stride 0)", "(-0.0, denormal numbers)", "integers from 0 to a dim less 1", "have size 1 in cases",
-        "how many elements of a failing one exceed 1.",
+        "stride 0: one element for several places", "floats: -0.0 and denormal numbers",
+        "integers from 0 to a dim less 1", "have size 1 in cases", "how many elements of a failing one exceed 1.",
     ),
     "docs/contracts.md": ("size n, or 1, which broadcasts", "from 0 up to t", "with sum 1 along"),
     "docs/cuda.md": ("a `float4*` takes a float32 tensor at a multiple of 16", "one of 128 bits"),
@@ -146,16 +146,21 @@ def _of_inputs() -> Iterator[tuple[str, str]]:
     yield "docs/contracts.md", f"lists of {listed} tensors"
     assert all(stride * (axes - 1) > 2**31 for axes, stride in layouts.FAR_STRIDES.items())
     yield page, "The check *far rows* has rows, and inner steps, whose offsets exceed 2³¹ elements"
-    yield page, f"offset (one to {_WORDS[max(layouts._OFFSETS)]} elements past the start"
+    yield page, f"| `offset` | one to {_WORDS[max(layouts._OFFSETS)]} elements past the start"
     assert "normal + 100" in _line(draw, '"shifted": lambda')
     assert "30_000" in _line(draw, '"low": lambda')
-    yield page, "`shifted` (100 ± 1), `low` (about -30,000"
+    yield page, "| `shifted` | floats: 100 ± 1"
+    yield page, "| `low` | floats: about -30,000"
+    assert "30 * normal" in _line(draw, "CONFIDENT: lambda")
+    yield page, "about 30 times normal ones"
     assert "normal * (700 if dtype is torch.float16" in _line(draw, "HUGE: lambda")
-    yield page, "in float16, about 700"
+    yield page, "float16: about 700"
     assert "-8.0" in _line(draw, "least = ")
-    yield page, "and of 10⁻⁸ to 1)"
-    yield page, f"`values=large` (up to {_power_of_ten(_largest_of_large())})"
-    yield page, f"(up to 2{_raised(draw._MOST_BITS[case.MILLIONS])}, which float32 does not have)"
+    yield page, "and of magnitudes from 10⁻⁸ to 1"
+    assert "2.0 if dtype is torch.float16" in _line(draw, "most = 2.0")
+    yield page, f"magnitudes up to {_power_of_ten(_largest_of_large())}, in float16 up to 100"
+    yield page, f"integers: up to 2{_raised(draw._MOST_BITS[case.LARGE_INTEGERS])}; float32"
+    yield page, f"integers: up to 2{_raised(draw._MOST_BITS[case.WIDE])}, of all"
     numbers = arguments._NUMBERS
     yield page, "`large` ({:g} and {:g}) and `hundreds` ({:g} and {:g})".format(*numbers["large"], *numbers["hundreds"])
     assert "0.5 to 2" in _line(draw, "exponent.exp2()")
@@ -363,7 +368,7 @@ def _of_others() -> Iterator[tuple[str, str]]:
     yield "README.md", f"Licence: {project['license']}"
     options = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
     cores = re.findall(r"--maxprocesses (\d+)", options)[0]
-    yield "README.md", f"Run the tests (on up to {cores} cores"
+    yield "README.md", f"&& pytest                 # on up to {cores} cores"
     yield "CONTRIBUTING.md", f"`pytest` runs on up to {cores} cores and leaves out tests marked `slow` or `exhaustive`"
     assert "not slow and not exhaustive" in options
     from opwright.checks.run import check

@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +14,8 @@ import opwright as ow
 from opwright.cli import app
 from tests import REPOSITORY
 from tests.architecture import DOCUMENT, files, layers_described, layers_there, summary
-from tests.check_table import PAGE, with_checks
+from tests.check_table import PAGE, with_tables
+from tests.report.terminal.test_demo import make_story, shown
 from tests.test_imports import LAYERS
 
 FOLDERS = ("*.md", "docs/**/*.md", "benchmarks/*.md", "src/opwright/**/*.md")
@@ -36,9 +38,9 @@ def test_the_page_on_architecture_is_short():
     assert len(DOCUMENT.read_text().splitlines()) <= 250
 
 
-def test_the_table_of_checks_is_that_of_their_descriptors():
+def test_the_tables_of_checks_layouts_and_values_are_those_of_the_code():
     text = PAGE.read_text()
-    assert text == with_checks(text), "run: python -m tests.check_table"
+    assert text == with_tables(text), "run: python -m tests.check_table"
 
 
 def test_files_in_the_pictures_of_the_architecture_exist():
@@ -157,17 +159,44 @@ def test_each_public_name_is_in_the_reference_with_an_example():
     assert {name for name in described if not re.search(rf"\bow\.{name}\b", examples)} == set()
 
 
-# A check in the simulator, which takes some seconds.
-@pytest.mark.slow
-def test_the_picture_of_a_finding_is_what_the_command_prints():
-    code = runpy.run_path(str(SITE / "make_pictures.py"))
-    drawn = (SITE / "pictures" / "finding.svg").read_text()
-    texts = [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", drawn)]
-    assert without_times("".join(texts)) == "opwright" + without_times(str(code["terminal"]("finding")))
+PICTURES = SITE / "pictures"
+MADE = sorted(picture.stem for picture in PICTURES.glob("*.svg"))
 
 
-def without_times(text):
-    return re.sub(r"\s", "", re.sub(r"\b[\d.]+\s(?=s\b)", "", text))
+@pytest.fixture(scope="module")
+def maker():
+    """What docs/make_pictures.py defines."""
+    return SimpleNamespace(**runpy.run_path(str(SITE / "make_pictures.py")))
+
+
+def texts_of(svg):
+    """The texts of a picture, without spaces and the times of checks."""
+    texts = (html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+    return re.sub(r"\s", "", re.sub(r"\b[\d.]+\s(?=s\b)", "", "".join(texts)))
+
+
+# A check in a simulator takes some seconds.
+@pytest.mark.parametrize(
+    "name",
+    ["bench", "times", "roofline", *(pytest.param(name, marks=pytest.mark.slow) for name in ("finding", "check"))],
+)
+def test_a_picture_is_what_its_command_shows(name, maker):
+    assert texts_of((PICTURES / f"{name}.svg").read_text()) == texts_of(maker.picture(name))
+
+
+def test_the_picture_of_the_demo_has_its_parts(maker):
+    parts = [line for line in shown(make_story(missing=())).splitlines()[1:] if re.match(r"[A-Z✗]", line)]
+    assert len(parts) >= 4
+    drawn = texts_of((PICTURES / "demo.svg").read_text())
+    places = [drawn.find(texts_of(f"<text>{part.partition(':')[0]}</text>")) for part in parts]
+    assert -1 not in places, dict(zip(parts, places, strict=True))
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_picture_is_small_and_shown_on_a_page(name):
+    assert (PICTURES / f"{name}.svg").stat().st_size <= 60_000
+    assert [page.name for page in DOCUMENTS if f"pictures/{name}.svg" in page.read_text()] != []
 
 
 def test_every_page_is_in_the_site_once():

@@ -48,13 +48,13 @@ def test_places_are_integers_up_to_a_dim_beside_scores_of_their_shape_and_this_d
     for function in (of_a_table, stated, other_places):
         contract = made(namespace, function)
         assert targets(contract) == []
-        assert not [case for case in cases(contract, "quick") if case.values == "targets"]
+        assert not [case for case in cases(contract, "quick") if case.values == "peak_targets"]
 
 
 def test_most_places_are_those_of_the_largest_score_in_each_dtype(namespace):
     for function, place, axis in ((in_the_middle, 1, 1), (at_the_end, 0, -1)):
         contract = made(namespace, function)
-        found = [case for case in cases(contract, "quick") if case.values == "targets"]
+        found = [case for case in cases(contract, "quick") if case.values == "peak_targets"]
         assert {case.dtype for case in found} == {case.dtype for case in cases(contract, "quick")}
         for case in found:
             arguments = arguments_of(contract, case, "cpu")

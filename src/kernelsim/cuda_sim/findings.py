@@ -250,7 +250,14 @@ def _relative(offset: int, size: int, length: int, what: str) -> str:
 def _out_of_bounds(one: RawFinding, known: Known, shared: Sequence[Shared]) -> str:
     where = _memory(one, known, shared)
     gap = ", between the elements of the view" if where.startswith("byte ") and "across" not in where else ""
-    return f"{_verb(one.access)} {_bytes(one.size)} at {where}{gap}"
+    return f"{_verb(one.access)} {_bytes(one.size)}{_placed(where)}{gap}"
+
+
+def _placed(where: str) -> str:
+    """A place as it continues "reads 4 bytes": `` at byte 4 of x``, `` just past the end of x``."""
+    if where.startswith("just past"):
+        return f" {where}"
+    return f", {where}" if re.match(r"\d+ bytes? (?:past|before) ", where) else f" at {where}"
 
 
 def _read_only(one: RawFinding, known: Known, shared: Sequence[Shared]) -> str:

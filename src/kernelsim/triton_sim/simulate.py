@@ -185,12 +185,12 @@ def _access(raw: Any, size: int, memory: Memory, grid: tuple[int, int, int], kin
     if kind == "read-only":
         return f"writes element {index} of {what}, which is read-only"
     if kind != "race":
-        where = f"element {index}"
+        where = f" at element {index}"
         if index >= count:
-            where = f"{index - count} elements after the end" if index > count else "just past the end"
+            where = f", {index - count} elements after the end" if index > count else " just past the end"
         elif index < 0:
-            where = f"{-index} elements before the start"
-        return f"{verb} {size} bytes at {where} of {what}"
+            where = f", {-index} elements before the start"
+        return f"{verb} {size} bytes{where} of {what}"
     x, y, z = raw.program
     number = raw.other - 1
     if number == x + grid[0] * (y + grid[1] * z):

@@ -27,7 +27,7 @@ from opwright.checks.limits.time_limit import takes_too_long
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
 from opwright.checks.request import CaseRecords, Reports, Request
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.case import EIGHTHS, Case, is_as_long
+from opwright.contract.inputs.case import DYADIC, Case, is_as_long
 from opwright.contract.inputs.layouts import FARS
 from opwright.errors import ArgumentError, CheckError, CompileTimeoutError
 from opwright.internals.autograd import below_autograd
@@ -200,7 +200,7 @@ class Context:
             own,
             copies,
             terms,
-            decides_exactly=case is not None and case.values == EIGHTHS,
+            decides_exactly=case is not None and case.values == DYADIC,
             in_tf32=self.op.contract.tf32,
             given=given,
             of_form=of_form,

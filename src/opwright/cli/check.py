@@ -45,6 +45,15 @@ def _list(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _help_cases(wanted: bool) -> None:
+    if wanted:
+        from opwright.contract.inputs.case_help import PARTS, WORDS
+        from opwright.report.terminal.checks import show_cases
+
+        show_cases(console(), PARTS, WORDS)
+        raise typer.Exit
+
+
 class Level(StrEnum):
     """How thorough a check is."""
 
@@ -72,6 +81,9 @@ def check(
         bool, typer.Option("--list", callback=_list, is_eager=True, help="List the checks, and exit.")
     ] = False,
     case: Annotated[str, typer.Option(help="Only this case, as a failure prints it.")] = "",
+    help_cases: Annotated[
+        bool, typer.Option("--help-cases", callback=_help_cases, is_eager=True, help="Explain the parts of a case.")
+    ] = False,
     require: Annotated[
         list[str] | None,
         typer.Option(

@@ -40,7 +40,7 @@ def test_a_pointer_to_pointers_takes_a_list_of_tensors_whose_accesses_are_checke
     kernels, parts, out = ow.cuda_module(SUMS), [torch.ones(4), torch.full((4,), 2.0)], torch.zeros(4)
     kernels["total"][1, 1](parts, [out], 2, 4)
     assert out.tolist() == [3] * 4
-    with pytest.raises(SimulatorError, match=r"out-of-bounds: reads 4 bytes at just past the end of argument 'parts'"):
+    with pytest.raises(SimulatorError, match=r"out-of-bounds: reads 4 bytes just past the end of argument 'parts'"):
         kernels["total"][1, 1](parts, [torch.zeros(8)], 2, 5)
     with pytest.raises(SimulatorError, match="out-of-bounds: reads 8 bytes"):
         kernels["total"][1, 1](parts, [out], 3, 4)

@@ -110,8 +110,8 @@ def test_what_is_stated_still_holds_in_hard_cases():
     def divergence(p: Shares, q: Shares, logs: Logs) -> Float32[Tensor, " b"]:
         return (p * logs).sum(1) + q.sum(1)
 
-    assert {"confident", "eighths"} <= kinds_of(divergence)
-    for kind in ("confident", "eighths"):
+    assert {"confident", "dyadic"} <= kinds_of(divergence)
+    for kind in ("confident", "dyadic"):
         p, q, logs = drawn(divergence, kind)
         for shares in (p, q, logs.exp()):
             assert torch.allclose(shares.sum(1), torch.ones(len(p)), atol=1e-5)

@@ -41,7 +41,7 @@ def test_tiles_and_partitions(kernels):
 
 def test_a_tile_that_is_larger_than_what_is_left(kernels):
     x = torch.randn(63, 96)
-    with pytest.raises(SimulatorError, match=r"cute.cu:18: out-of-bounds: reads 4 bytes at just past the end"):
+    with pytest.raises(SimulatorError, match=r"cute.cu:18: out-of-bounds: reads 4 bytes just past the end"):
         kernels["add"][(2, 3), 256](x, torch.zeros(63, 96), 63, 96)
 
 

@@ -211,8 +211,8 @@ WRONG = {
     "a wait for too few": ('"n"(0)', '"n"(1)', "which an asynchronous copy fills that no thread has waited for"),
     "no barrier": ("  __syncthreads();\n", "\n", r"asynchronous copy fills|race: "),
     "misaligned": ('"l"(&x[i]))', '"l"(&x[i] + 1))', "misaligned: an asynchronous copy through address"),
-    "past the end": ('"l"(&x[i]))', '"l"(&x[i] + 4))', "out-of-bounds: reads 16 bytes at just past the end of arg"),
-    "beyond the tile": ("&tile[i])", "&tile[i] + 4)", "writes 16 bytes at just past the end of shared variable 'tile'"),
+    "past the end": ('"l"(&x[i]))', '"l"(&x[i] + 4))', "out-of-bounds: reads 16 bytes just past the end of arg"),
+    "beyond the tile": ("&tile[i])", "&tile[i] + 4)", "writes 16 bytes just past the end of shared variable 'tile'"),
 }  # fmt: skip
 
 

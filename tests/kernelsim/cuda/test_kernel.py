@@ -130,9 +130,9 @@ def test_a_planted_defect_is_found_at_its_line(name: str, seed: int | None) -> N
 def test_findings_say_which_memory_and_which_threads() -> None:
     (found,) = defect("writes_past_the_end", [f(100), 100], grid=2)
     assert (found.block, found.thread) == ((1, 0, 0), (36, 0, 0))
-    assert found.message == "writes 4 bytes at just past the end of argument 'x' (float32 [100])"
+    assert found.message == "writes 4 bytes just past the end of argument 'x' (float32 [100])"
     (found,) = defect("writes_past_static_shared", [f(64)])
-    assert found.message == "writes 4 bytes at just past the end of shared variable 'first' (256 bytes)"
+    assert found.message == "writes 4 bytes just past the end of shared variable 'first' (256 bytes)"
     (found,) = defect("lacks_the_second_barrier", [f(64)])
     assert found.other is not None
     assert abs(found.other.line - found.line) == 1

@@ -133,7 +133,7 @@ def test_the_distributions_are_plausible(state: str) -> None:
 def test_a_write_past_the_end_is_reported_where_it_is() -> None:
     wrong = RANDOM.replace("if (i >= n) return;", "if (i > n) return;")
     with pytest.raises(
-        SimulatorError, match="out-of-bounds: writes 4 bytes at just past the end of argument 'uniform'"
+        SimulatorError, match="out-of-bounds: writes 4 bytes just past the end of argument 'uniform'"
     ) as raised:
         ow.cuda_module(wrong)["philox"][1, 128](torch.zeros(100), torch.zeros(101), 1, 100)
     assert "uniform[i] = curand_uniform(&state);" in str(raised.value)

@@ -43,9 +43,9 @@ def message(kernel: str) -> str:
 @pytest.mark.parametrize(
     ("kernel", "expected"),
     [
-        ("far", "reads 4 bytes at 252 bytes past the end of argument 'a' (float32 [1])"),
-        ("by_helper", "reads 4 bytes at just past the end of argument 'b' (float32 [1])"),  # no name: the nearest
-        ("both", "reads 4 bytes at just past the end of argument 'b' (float32 [1])"),  # several names: the nearest
+        ("far", "reads 4 bytes, 252 bytes past the end of argument 'a' (float32 [1])"),
+        ("by_helper", "reads 4 bytes just past the end of argument 'b' (float32 [1])"),  # no name: the nearest
+        ("both", "reads 4 bytes just past the end of argument 'b' (float32 [1])"),  # several names: the nearest
     ],
 )
 def test_the_argument_is_named(kernel, expected):

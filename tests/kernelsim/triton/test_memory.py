@@ -49,7 +49,7 @@ def test_an_access_through_one_argument_that_lands_in_another_is_out_of_bounds()
     with simulated(), pytest.raises(FindingError, match="out-of-bounds") as raised:
         kernels.beyond_into_another[(1,)](x, y, torch.empty(64), 64, B=64)
     (found,) = raised.value.findings
-    assert found.message == "reads 4 bytes at just past the end of x (float32 [64])"
+    assert found.message == "reads 4 bytes just past the end of x (float32 [64])"
 
 
 def test_a_launcher_may_pass_a_part_of_what_it_was_given_or_has_allocated() -> None:

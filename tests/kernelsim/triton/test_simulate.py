@@ -200,7 +200,7 @@ def test_a_load_without_a_mask_is_out_of_bounds() -> None:
 
 def test_a_mask_that_is_one_too_wide_is_out_of_bounds() -> None:
     found = _finding(kernels.mask_too_wide, 1, torch.randn(100), torch.zeros(100), 100, B=128)
-    assert found.message == "writes 4 bytes at just past the end of out (float32 [100])"
+    assert found.message == "writes 4 bytes just past the end of out (float32 [100])"
 
 
 def test_a_store_over_a_neighbours_row_is_a_race() -> None:

@@ -108,6 +108,18 @@ def test_of_many_kernels_a_few_are_named_and_the_others_counted():
     assert "k4" not in text
 
 
+def test_kernels_that_lack_several_checks_are_named_once():
+    threads, memory = NotChecked("threads", "one thread"), NotChecked("peak memory", "counted otherwise")
+    streams = NotChecked("streams", "a CPU has none")
+    of_f = [verdict(kernel=kernel, not_checked=(threads, memory)) for kernel in "ab"]
+    of_others = [verdict(op=op, not_checked=(streams,)) for op in ("demo::g", "demo::h")]
+    assert (
+        "2 of 4 kernels: one thread (threads) demo::f "
+        "the same 2 kernels: counted otherwise (peak memory) "
+        "2 of 4 kernels: a CPU has none (streams) demo::g:k, demo::h:k"
+    ) in flat(shown(*of_f, *of_others))
+
+
 def test_an_operator_stands_for_all_of_its_kernels():
     custom = NotChecked("flops", "custom")
     verdicts = [verdict(kernel=k, not_checked=(custom,)) for k in "abc"] + [
@@ -332,9 +344,17 @@ def test_a_remark_never_takes_a_line_of_its_own():
         verdict(kernel=f"a_long_name_{i}", device="cpu-sim", findings=(values,), reason="in the CUDA simulator")
         for i in range(3)
     ]
-    for width, ending in ((120, "cases  in the CUDA simulator"), (74, "cases  in the CUDA…"), (62, "164 cases")):
+    for width, ending in ((120, "cases  in the CUDA simulator"), (74, "164 cases"), (62, "164 cases")):
         rows = [line for line in shown(*passing, width=width).splitlines() if line.startswith("  a_long_name")]
         assert [row.endswith(ending) for row in rows] == [True] * 3, (width, rows)
+
+
+def test_a_remark_that_does_not_fit_is_cut_before_its_reason():
+    interpreted = verdict(reason="in Triton's interpreter: the simulator cannot run inline assembly")
+    for width, ending in ((120, "inline assembly"), (70, "in Triton's interpreter"), (40, "s")):
+        (row,) = [line for line in shown(interpreted, width=width).splitlines() if "PASS" in line]
+        assert row.endswith(ending), (width, row)
+        assert "…" not in row
 
 
 def test_the_text_of_a_report_is_what_a_terminal_shows():

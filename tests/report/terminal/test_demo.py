@@ -142,7 +142,8 @@ def test_a_wrong_kernel_that_is_not_found_is_said_to_be_missed():
 def test_times_come_with_interval_and_verdict_and_say_on_what():
     text = flat(shown(make_story()))
     assert "gallery::add, n=1024x1024 dtype=float32 (CPU, 2 threads)" in text
-    assert "cpp 10.0 µs [9.000 – 11.00] FASTER: 0.250 [0.200, 0.300] of the reference’s time" in text
+    assert "cpp 10.0 µs [9.000 – 11.00] FASTER × 0.250 [0.200, 0.300]" in text
+    assert "warm caches. Ratios are to the reference." in text
     assert "reference (torch) 40.0 µs [39.00 – 41.00]" in text
 
 

@@ -15,13 +15,13 @@ from opwright.checks.derivatives.derivative import names_of_tensors
 from opwright.checks.derivatives.kinks import values_with_kinks
 from opwright.checks.observation import Observation
 from opwright.contract import derive
-from opwright.contract.inputs.case import TARGETS, Case
+from opwright.contract.inputs.case import PEAK_TARGETS, Case
 from opwright.results import Origin
 
 __all__ = ["Pass", "differentiable_cases", "passes_of", "visible_outputs"]
 
 # Values where a custom gradient may overflow, or lose small differences, and the forward does not.
-_OTHER_VALUES = ("confident", TARGETS)
+_OTHER_VALUES = ("confident", PEAK_TARGETS)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from opwright.checks.outputs.errors_in_words import describe_errors
 from opwright.checks.outputs.random_values import difference_of_distributions, not_repeatable, sampled_cases
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arranged import has_arranged_floats
-from opwright.contract.inputs.case import BOUNDS, CONFIDENT, EIGHTHS, SMALL, WIDE
+from opwright.contract.inputs.case import BOUNDS, CONFIDENT, DYADIC, SMALL, WIDE
 from opwright.results import Finding, NotChecked, Status
 from opwright.workers.wire import NotATensor
 
@@ -30,7 +30,7 @@ __all__ = ["CHECK", "NAME", "check"]
 
 NAME = "values"
 # Values of zero or at the end of a range, where a formula such as 0 / 0 may be undefined and another one be not.
-_MAY_BE_UNDEFINED = (EIGHTHS, SMALL, BOUNDS)
+_MAY_BE_UNDEFINED = (DYADIC, SMALL, BOUNDS)
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:

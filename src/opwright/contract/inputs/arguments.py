@@ -15,7 +15,7 @@ import torch.distributed as dist
 from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arranged import let_some_be_equal, with_what_it_reads
-from opwright.contract.inputs.case import EIGHTHS, SCALAR_BOUNDS, TARGETS, Case, own_size_name
+from opwright.contract.inputs.case import DYADIC, PEAK_TARGETS, SCALAR_BOUNDS, Case, own_size_name
 from opwright.contract.inputs.draw import draw, is_mask
 from opwright.contract.inputs.layouts import BROADCAST, SHARED, arrange
 from opwright.contract.inputs.options import choice_of
@@ -77,9 +77,9 @@ def arguments_of(
             else None
             for place, a in enumerate(contract.signature.arguments)
         ]
-        if case.values == TARGETS:
+        if case.values == PEAK_TARGETS:
             point_at_largest(found, targets(contract), of_tensors)
-        if case.values == EIGHTHS and not only_sizes:
+        if case.values == DYADIC and not only_sizes:
             let_some_be_equal(contract, found, of_tensors)
         for place in later:
             argument = with_what_it_reads(contract, place, found, env)
@@ -286,8 +286,8 @@ def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
     drawn, scalars = _scalar(argument, env, generator), case.scalars
     if argument.name in (options := dict(case.options)):
         return choice_of(argument, options[argument.name])
-    if case.values == EIGHTHS and not scalars:
-        return _in_eighths(argument, env, drawn)
+    if case.values == DYADIC and not scalars:
+        return _as_dyadic(argument, env, drawn)
     if scalars in SCALAR_BOUNDS:
         return _bound(argument, env, scalars, drawn)
     if scalars == "default":
@@ -300,7 +300,7 @@ def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
     return drawn if is_epsilon else integer if argument.scalar_type is int else real
 
 
-def _in_eighths(argument: Argument, env: Mapping[str, Any], drawn: Any) -> Any:
+def _as_dyadic(argument: Argument, env: Mapping[str, Any], drawn: Any) -> Any:
     """A float as the tensors' elements are, some of which it then equals: a threshold, say. An epsilon stays."""
     if argument.scalar_type is not float or not isinstance(drawn, float) or argument.choices:
         return drawn

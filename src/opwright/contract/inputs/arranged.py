@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
-from opwright.contract.inputs.case import CONFIDENT, EIGHTHS
+from opwright.contract.inputs.case import CONFIDENT, DYADIC
 from opwright.contract.signature import Argument
 from opwright.contract.values import Draw, Values
 from opwright.errors import CheckError
@@ -61,7 +61,7 @@ def draw_by(
     """What a function of the author's draws; of other normal numbers, if that gives finite and moderate ones."""
     state = generator.get_state()
     drawn = _called(function, shape, generator)
-    if unstated not in (CONFIDENT, EIGHTHS) or not drawn.is_floating_point():
+    if unstated not in (CONFIDENT, DYADIC) or not drawn.is_floating_point():
         return _converted(drawn, dtype)
     generator.set_state(state)
     try:
@@ -157,7 +157,7 @@ def _largest(t: torch.Tensor) -> float:
 def _changed(normal: torch.Tensor, unstated: str) -> torch.Tensor:
     if unstated == CONFIDENT:
         return normal * _CONFIDENT
-    return normal.mul(8).round().div(8) + 0.0 if unstated == EIGHTHS else normal
+    return normal.mul(8).round().div(8) + 0.0 if unstated == DYADIC else normal
 
 
 class _OtherNumbers(TorchFunctionMode):

@@ -10,8 +10,8 @@ import torch
 from opwright.contract.dtypes import short
 
 __all__ = [
-    "BOUNDS", "CONFIDENT", "EIGHTHS", "HUGE", "MILLIONS", "MOST_LISTS", "OF_TENSORS", "RUNS", "SCALARS",
-    "SCALAR_BOUNDS", "SMALL", "TARGETS", "VALUES", "WIDE", "Case", "Size", "is_as_long", "longest_of",
+    "BOUNDS", "CONFIDENT", "DYADIC", "HUGE", "LARGE_INTEGERS", "MOST_LISTS", "OF_TENSORS", "PEAK_TARGETS", "RUNS",
+    "SCALARS", "SCALAR_BOUNDS", "SMALL", "VALUES", "WIDE", "Case", "Size", "is_as_long", "longest_of",
     "own_size_name", "show_size",
 ]  # fmt: skip
 
@@ -23,22 +23,22 @@ Size = int | tuple[int, ...]
 # Which values numbers without stated values have in a case; drawn, if it does not say.
 SCALARS = ("default", "zero", "negative", "large", "hundreds")
 # Which values floating tensors without stated values have in a case; from a normal distribution, if it does not say.
-CONFIDENT, EIGHTHS, SMALL = "confident", "eighths", "small"
-VALUES = ("large", CONFIDENT, "shifted", "inf", "nan", "tiny", EIGHTHS, "low", SMALL)
+CONFIDENT, DYADIC, SMALL = "confident", "dyadic", "small"
+VALUES = ("large", CONFIDENT, "shifted", "inf", "nan", "tiny", DYADIC, "low", SMALL)
 # The same of integer tensors, where integers are computed from integers: past the integers of float32, and up to near
 # the largest of their dtype.
-MILLIONS, WIDE = "millions", "wide"
+LARGE_INTEGERS, WIDE = "large_integers", "wide"
 # Bounds of ranges that are stated, among other values; and for numbers, which of them.
 BOUNDS = "bounds"
 SCALAR_BOUNDS = ("lowest", "highest")
 # Runs of equal values in masks and other tensors of a few values, and whole rows of one.
 RUNS = "runs"
 # Scores of a model that is sure, and places of the largest ones among integers that are places in them.
-TARGETS = "targets"
+PEAK_TARGETS = "peak_targets"
 # Of float16 only: numbers whose squares float16 does not have.
 HUGE = "huge"
 # All that ``values`` of a case may be.
-OF_TENSORS = (*VALUES, HUGE, MILLIONS, WIDE, BOUNDS, RUNS, TARGETS)
+OF_TENSORS = (*VALUES, HUGE, LARGE_INTEGERS, WIDE, BOUNDS, RUNS, PEAK_TARGETS)
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,13 @@ from opwright.contract.inputs.arranged import has_arranged_floats
 from opwright.contract.inputs.case import (
     BOUNDS,
     CONFIDENT,
-    EIGHTHS,
+    DYADIC,
     HUGE,
-    MILLIONS,
+    LARGE_INTEGERS,
+    PEAK_TARGETS,
     RUNS,
     SCALAR_BOUNDS,
     SCALARS,
-    TARGETS,
     VALUES,
     WIDE,
     Case,
@@ -290,23 +290,23 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
         if has_free_tensors(contract):
             yield from (dataclasses.replace(case, values=kind) for kind in values)
         elif has_ranges_of_floats(contract):
-            yield dataclasses.replace(case, values=EIGHTHS)
+            yield dataclasses.replace(case, values=DYADIC)
         elif case is some[-1] and has_arranged_floats(contract):
-            yield from (dataclasses.replace(case, values=kind) for kind in (CONFIDENT, EIGHTHS))
+            yield from (dataclasses.replace(case, values=kind) for kind in (CONFIDENT, DYADIC))
         if case is some[-1] and has_half_tensors(contract, case):
             yield dataclasses.replace(case, values=HUGE)
         if has_free_integers(contract, case):
-            yield from (dataclasses.replace(case, values=kind) for kind in (MILLIONS, WIDE))
+            yield from (dataclasses.replace(case, values=kind) for kind in (LARGE_INTEGERS, WIDE))
         if has_free_numbers(contract):
             yield from (dataclasses.replace(case, scalars=kind) for kind in SCALARS)
         if has_masks(contract):
             yield dataclasses.replace(case, values=RUNS)
         if targets(contract):
-            yield dataclasses.replace(case, values=TARGETS)
+            yield dataclasses.replace(case, values=PEAK_TARGETS)
         if has_ranges(contract):
             yield from (dataclasses.replace(case, values=BOUNDS, scalars=end) for end in SCALAR_BOUNDS)
     if has_free_tensors(contract) and has_free_numbers(contract):  # a number, too, is equal to some elements
-        yield dataclasses.replace(some[0], values=EIGHTHS, scalars="negative")
+        yield dataclasses.replace(some[0], values=DYADIC, scalars="negative")
 
 
 def _past_large_tiles(contract: Contract, long: Sequence[Case]) -> Iterator[Case]:

@@ -10,7 +10,17 @@ import torch
 
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arranged import draw_by, draw_probabilities
-from opwright.contract.inputs.case import BOUNDS, CONFIDENT, EIGHTHS, HUGE, MILLIONS, RUNS, SMALL, TARGETS, WIDE
+from opwright.contract.inputs.case import (
+    BOUNDS,
+    CONFIDENT,
+    DYADIC,
+    HUGE,
+    LARGE_INTEGERS,
+    PEAK_TARGETS,
+    RUNS,
+    SMALL,
+    WIDE,
+)
 from opwright.contract.values import Values, draw_range, is_representable
 from opwright.errors import CheckError
 
@@ -65,8 +75,8 @@ def draw(
     drawn = _draw_each(shape, dtype, chosen, generator)
     if unstated == BOUNDS:
         drawn = _with_bounds(drawn, chosen, generator)
-    if unstated == EIGHTHS and drawn.is_floating_point() and drawn.element_size() > 1:
-        drawn = _in_eighths(drawn, chosen)
+    if unstated == DYADIC and drawn.is_floating_point() and drawn.element_size() > 1:
+        drawn = _as_dyadic(drawn, chosen)
     if chosen.also and drawn.numel():
         instead = torch.tensor(chosen.also, dtype=dtype)
         picked = torch.rand(shape, generator=generator) < 0.25
@@ -120,7 +130,7 @@ def _is_wide(dtype: torch.dtype) -> bool:
 
 
 # Of integers with such values: of those up to 2²⁶, which float32 does not have, sums of many fit into 32 bits.
-_MOST_BITS = {MILLIONS: 26, WIDE: 40}
+_MOST_BITS = {LARGE_INTEGERS: 26, WIDE: 40}
 
 
 def _wide(shape: Shape, dtype: torch.dtype, most_bits: int, generator: torch.Generator) -> torch.Tensor:
@@ -252,7 +262,7 @@ def _tiny(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) 
     return _sprinkled(-0.0, 0.0, limits.tiny / 4, -limits.tiny / 4, limits.tiny)(normal, dtype, generator)
 
 
-def _eighths(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+def _dyadic(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Numbers of a few bits: many are equal, zero, or half way between two integers."""
     return (normal.mul(16).round().clamp(-64, 64).div(8) + 0.0).to(dtype)
 
@@ -267,7 +277,7 @@ def _small(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator)
     return (normal * size + 0.0).to(dtype)
 
 
-def _in_eighths(drawn: torch.Tensor, chosen: Values) -> torch.Tensor:
+def _as_dyadic(drawn: torch.Tensor, chosen: Values) -> torch.Tensor:
     """Numbers of a stated range, of which those are multiples of 1/8 that have one near them in the range."""
     low, high = draw_range(chosen, -math.inf, math.inf)
     rounded = drawn.mul(8).round().div(8) + 0.0
@@ -283,13 +293,13 @@ _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torc
     "inf": _sprinkled(math.inf, -math.inf),
     "nan": _sprinkled(math.nan),
     "tiny": _tiny,
-    EIGHTHS: _eighths,
+    DYADIC: _dyadic,
     # As what is masked by a large negative number: a maximum that begins at -1e4 is none.
     "low": lambda normal, dtype, generator: (300 * normal - 30_000).to(dtype),
     SMALL: _small,
     HUGE: lambda normal, dtype, generator: (normal * (700 if dtype is torch.float16 else 1)).to(dtype),
     # The largest term of a sum of exp is most of it, and the others are not nothing.
-    TARGETS: lambda normal, dtype, generator: (10 * normal).to(dtype),
+    PEAK_TARGETS: lambda normal, dtype, generator: (10 * normal).to(dtype),
 }
 
 _ARRANGED: dict[str, Callable[[Shape, torch.dtype, Values, torch.Generator], torch.Tensor]] = {

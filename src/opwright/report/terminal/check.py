@@ -199,7 +199,8 @@ def show_notes(console: Console, found: Sequence[Verdict]) -> None:
 
 
 def show_reasons(console: Console, title: str, found: Sequence[Reason], *, named: bool = True) -> None:
-    """Print each reason once: the number of kernels, the skipped checks, and a few of the kernels' names.
+    """Print each reason once: the number of kernels, the skipped checks, and a few of the kernels' names. Reasons of
+    the same kernels as the one before have no names.
 
     Args:
         named: say which kernels each concerns; else the checks come first.
@@ -207,22 +208,26 @@ def show_reasons(console: Console, title: str, found: Sequence[Reason], *, named
     if not found:
         return
     console.print(f"\n[bold]{title}[/]")
+    before: tuple[str, ...] = ()
     for reason in found:
-        _show_reason(console, reason, named=named)
+        again = bool(reason.listed()) and reason.names == before
+        _show_reason(console, reason, named=named, again=again)
+        before = reason.names
 
 
-def _show_reason(console: Console, reason: Reason, *, named: bool = True) -> None:
+def _show_reason(console: Console, reason: Reason, *, named: bool = True, again: bool = False) -> None:
     checks = ", ".join(reason.checks)
     if named or not checks:
         aside = f" ({checks})" if checks else ""
-        text = Text.assemble((f"{reason.who}: ", "bold"), reason.why, (aside, "dim"))
+        who = f"the same {reason.kernels} kernels" if again else reason.who
+        text = Text.assemble((f"{who}: ", "bold"), reason.why, (aside, "dim"))
     else:
         text = Text.assemble((f"{checks}: ", "bold"), reason.why)
     print_indented(console, text, 2)
     if reason.remedy:
         print_indented(console, Text(f"→ {reason.remedy}"), 6)
     case = f"case: {reason.case}" if reason.case else ""
-    for more in filter(None, (case, reason.skipped, reason.listed())):
+    for more in filter(None, (case, reason.skipped, "" if again else reason.listed())):
         print_indented(console, Text(more, "dim"), 6)
     if reason.again:
         console.print(Text.assemble("      ", ("again: ", "dim"), reason.again), soft_wrap=True)

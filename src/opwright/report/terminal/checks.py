@@ -1,15 +1,15 @@
-"""The output of ``opwright check --list``: what each check asks."""
+"""The output of ``opwright check --list`` and ``--help-cases``: what each check asks, and what a case consists of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["show_checks"]
+__all__ = ["show_cases", "show_checks"]
 
 
 class _Check(Protocol):
@@ -35,3 +35,17 @@ def show_checks(console: Console, checks: Iterable[_Check]) -> None:
         levels = "all" if len(check.levels) > 1 else check.levels[0]
         table.add_row(f"[bold]{escape(check.name)}[/]", escape(question), escape(cases), levels)
     console.print(table)
+
+
+def show_cases(console: Console, parts: Mapping[str, str], words: Mapping[str, Mapping[str, str]]) -> None:
+    """Print what ``--case`` takes: its parts with examples, and the words of each part that has a list of them."""
+    console.print("A case is a text of parts, such as --case 'n=5 dtype=float16 layout=sliced'. The order is free.\n")
+    width = max(len(word) for group in (parts, *words.values()) for word in group)
+    for title, group in {"part": parts, **{f"{name}=": of_part for name, of_part in words.items()}}.items():
+        table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+        table.add_column(title, no_wrap=True, min_width=width)
+        table.add_column("meaning")
+        for word, meaning in group.items():
+            table.add_row(f"[bold]{escape(word)}[/]", escape(meaning.replace("`", "")))
+        console.print(table)
+        console.print()

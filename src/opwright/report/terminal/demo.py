@@ -191,7 +191,9 @@ def _show_times(console: Console, report: BenchReport | None) -> None:
         _heading(console, f"One comparison of times: {first.op}, {format.case_text(case)} ({where})")
         _show_pairs(console, [(Text(_name_of(m)), _time_of(m)) for m in report.measurements])
         samples = min(m.time_us.n for m in report.measurements)
+        ratios = ", ".join(dict.fromkeys(name for m in report.measurements for name in m.comparisons))
         text = f"Medians with 95 % intervals, {samples} samples or more of each, taken in turn, warm caches."
+        text += f" Ratios are to the {ratios}." if ratios else ""
         print_indented(console, Text(text, "dim"), 2)
         if any(c.verdict is ComparisonVerdict.UNCLEAR for m in report.measurements for c in m.comparisons.values()):
             text = "UNCLEAR: the times vary too much to compare them. Other programs use this machine; try again later."
@@ -206,9 +208,9 @@ def _name_of(m: Measurement) -> str:
 
 def _time_of(m: Measurement) -> Text:
     text = Text(f"{format.estimate_text(m.time_us)} [{format.estimate_interval(m.time_us)}]")
-    for name, found in m.comparisons.items():
+    for found in m.comparisons.values():
         verdict = f"  {found.verdict}", COMPARISON_STYLES[found.verdict]
-        text = Text.assemble(text, verdict, f": {format.ratio_text(found)} of the {name}’s time")
+        text = Text.assemble(text, verdict, f" × {format.ratio_text(found)}")
     return text
 
 

@@ -18,8 +18,6 @@ __all__ = ["show_kernels"]
 
 # A list of more kernels than this shows those that failed or did not end in time, and counts the others.
 MOST_ROWS = 12
-# The fewest characters of a remark that say something.
-_LEAST_REMARK = 10
 
 
 def show_kernels(console: Console, found: Sequence[Verdict], *, verbose: bool) -> None:
@@ -93,11 +91,12 @@ def _row(verdict: Verdict, widths: _Widths, available: int) -> Iterator[Text]:
         yield row
         yield Text("      ").append(Text("  ").join(filter(None, (*below, remark))))
         return
-    # Most kernels on one machine have the same remark: a part of it is better than another line for each.
-    room = available - row.cell_len - 2
-    if room >= _LEAST_REMARK:
-        remark.truncate(room, overflow="ellipsis")
-        row.append("  ").append(remark)
+    # Most kernels on one machine have the same remark, which is not worth another line for each: all of it, or what is
+    # before its reason.
+    for text in (remark.plain, remark.plain.partition(": ")[0]):
+        if row.cell_len + 2 + cell_len(text) <= available:
+            row.append("  ").append(text, remark.style)
+            break
     row.rstrip()
     yield row
 
