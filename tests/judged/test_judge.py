@@ -164,3 +164,44 @@ def test_a_candidate_gets_contiguous_arguments_only(tmp_path: Path) -> None:
     for _ in range(2):  # the same task again is another operator
         report = judge(f"{tmp_path}/ref.py:twice", f"{tmp_path}/ours.py:flat", checks=["values", "inputs unchanged"])
         assert report.rows[0].status is Status.PASS, report.rows[0].verdict
+
+
+BATCH_NORM = """
+import torch
+from torch import nn
+channels = 6
+rows = 20
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.bn = nn.BatchNorm1d(channels)
+    def forward(self, x):
+        return self.bn(x)
+def get_inputs(): return [torch.randn(rows, channels)]
+def get_init_inputs(): return [channels]
+"""
+OWN_STATE = """
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(SHAPE))
+        self.shift = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("var", torch.ones(channels))
+    def forward(self, x):
+        centred = x - x.mean(0)
+        return centred / (centred.square().mean(0) + 1e-5).sqrt() * self.scale + self.shift
+"""
+
+
+@pytest.mark.slow  # whole checks
+@pytest.mark.parametrize(("shape", "status"), [("channels", Status.PASS), ("2 * channels", Status.FAIL)])
+def test_parameters_of_other_names_are_matched_in_order(tmp_path: Path, shape: str, status: Status) -> None:
+    (tmp_path / "problem.py").write_text(BATCH_NORM)
+    (tmp_path / "candidate.py").write_text(OWN_STATE.replace("SHAPE", shape))
+    report = judge(tmp_path / "problem.py", tmp_path / "candidate.py", checks=["values"])
+    assert report.rows[0].status is status, report.rows[0].verdict
+    if status is Status.FAIL:
+        assert "must have the reference's parameters and buffers" in report.rows[0].worst.message  # type: ignore[union-attr]

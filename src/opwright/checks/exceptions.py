@@ -59,7 +59,7 @@ def is_beyond_hardware(raised: Raised) -> bool:
     return any(raised.kind == kind and words in str(raised) for kind, words in _BEYOND_HARDWARE)
 
 
-_REFUSALS = frozenset({"AssertionError", "NotImplementedError", "RuntimeError", "ValueError"})
+_REFUSALS = frozenset({"AssertionError", "LaunchError", "NotImplementedError", "RuntimeError", "ValueError"})
 _REFUSED_LAUNCHES = ("CUDA error: invalid argument", "CUDA error: invalid configuration argument")
 
 

@@ -254,18 +254,23 @@ def _fill(module: torch.nn.Module, given: Mapping[str, torch.Tensor]) -> None:
         KernelError: they do not correspond.
     """
     own = state_of(module)
-    names: Sequence[str] = list(given)
+    pairs = list(zip(given, given, strict=True))
     if own.keys() != given.keys():
-        shapes, wanted = [t.shape for t in own.values()], [t.shape for t in given.values()]
-        if shapes != wanted:
+        of_own, of_given = ([n for n, t in tensors.items() if not _counts(t)] for tensors in (own, given))
+        if [own[n].shape for n in of_own] != [given[n].shape for n in of_given]:
             raise KernelError(
                 f"{type(module).__name__} must have the reference's parameters and buffers, {_listed(given)}, "
                 f"got {_listed(own)}",
                 fix="give it the same names, or as many of the same shapes in the same order",
             )
-        names = list(own)
-    for name, value in zip(names, given.values(), strict=True):
-        own[name].data.copy_(value)
+        pairs = list(zip(of_own, of_given, strict=True))
+    for name, other in pairs:
+        own[name].data.copy_(given[other])
+
+
+def _counts(tensor: torch.Tensor) -> bool:
+    """Whether it is a counter, such as the number of batches that a batch norm has seen, which decides no result."""
+    return tensor.dim() == 0 and not tensor.is_floating_point()
 
 
 def _listed(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -16,15 +16,26 @@ __all__ = ["AsOnGpu", "backwards_on_simulated", "on_simulated"]
 
 
 class AsOnGpu(TorchFunctionMode):
-    """A block in which ``x.is_cuda`` is True, as published launchers assert. ``x.device`` stays ``cpu``, as new tensors
-    are made there."""
+    """A block in which ``x.is_cuda`` is True, as published launchers assert. ``x.cuda()`` and ``device="cuda"`` give
+    tensors on the CPU. ``x.device`` stays ``cpu``, as new tensors are made there."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         if getattr(func, "__self__", None) is torch.Tensor.is_cuda:  # the descriptor, whose __get__ is called
             return True
-        return func(*args, **(kwargs or {}))
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if torch.cuda.is_available():
+            return func(*args, **(kwargs or {}))
+        return func(*map(_on_cpu, args), **{name: _on_cpu(value) for name, value in (kwargs or {}).items()})
+
+
+def _on_cpu(value: Any) -> Any:
+    """The CPU in the place of a GPU, which is not there."""
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    return "cpu" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
 
 
 def on_simulated(launcher: Callable[..., Any]) -> Callable[..., Any]:
