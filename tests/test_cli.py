@@ -92,7 +92,7 @@ def test_another_file_than_pythons_is_refused(tmp_path):
     (tmp_path / "kernel.cu").write_text("__global__ void kernel() {}")
     run = opwright("check", "kernel.cu", cwd=tmp_path)
     assert run.returncode == 2
-    assert "'kernel.cu' is not a Python file" in run.stderr
+    assert "a target must be a .py file or a module, got 'kernel.cu'" in run.stderr
     assert "name the .py file that defines the operator" in run.stderr
 
 
@@ -113,15 +113,26 @@ def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(scri
     ("arguments", "message"),
     quick(
         [
-            (["check", "nowhere.py"], "there is no file 'nowhere.py'"),
-            (["check", "no_such_module"], "there is no module or file 'no_such_module'"),
-            (["check", "double_op.py:triple"], "has no operator 'triple'"),
-            (["check", "double_op.py", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
-            (["check", "double_op.py", "--kernel", "reference", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
-            (["check", "double_op.py", "--check", "speed"], "there is no check 'speed'"),
-            (["check", "double_op.py", "--case", "m=5"], "which clitest::double does not know"),
-            (["check", "double_op.py", "--case", "n=five"], "'five' in the case"),
-            (["demo", "softmax"], "the gallery has no 'softmax'"),
+            (["check", "nowhere.py"], "a target must be a file that exists, or a module, got 'nowhere.py'"),
+            (["check", "no_such_module"], "a target must be a .py file or a module, got 'no_such_module'"),
+            (["check", "double_op.py:triple"], "the operator must be one of double, got 'triple'"),
+            (["check", "double_op.py", "--kernel", "cuda"], "the kernel must be one of reference, sum, got 'cuda'"),
+            (
+                ["check", "double_op.py", "--kernel", "reference", "--kernel", "cuda"],
+                "the kernel must be one of reference, sum, got 'cuda'",
+            ),
+            (["check", "double_op.py", "--check", "speed"], "got 'speed'"),
+            (["check", "double_op.py", "--case", "m=5"], "a part must be one of n, dtype, layout"),
+            (
+                ["check", "double_op.py", "--case", "n=five"],
+                "numbers with x between, got 'five'",
+            ),
+            (["check", "double_op.py", "--device", "gpu"], "device must be cpu, cuda or cpu-sim, got 'gpu'"),
+            (
+                ["show", "double_op.py", "--kernel", "cuda"],
+                "the kernel must be one of ['sum', 'reference'], got 'cuda'",
+            ),
+            (["demo", "softmax"], "got 'softmax'"),
         ],
         0,
         3,
@@ -140,7 +151,7 @@ def test_a_wrong_call_exits_2_and_lists_what_there_is(script, tmp_path, argument
 def test_a_contract_error_in_the_file_exits_2_and_is_shown_as_it_is(script, tmp_path):
     run = opwright("check", script(RIGHT.replace('x: Float[Tensor, "*n"]', "x")), cwd=tmp_path)
     assert run.returncode == 2
-    assert "argument 'x' has no annotation" in run.stderr
+    assert "argument 'x' must have an annotation" in run.stderr
 
 
 def test_a_file_that_does_not_import_exits_2_and_names_the_cause(script, tmp_path):
@@ -319,7 +330,7 @@ def test_records_become_a_page_and_a_comment(script, tmp_path):
         assert "wrong_tail" in text
     (tmp_path / "other.json").write_text('{"schema": "something/1"}')
     assert "something/1" in opwright("report", "other.json", "--html", "x.html", cwd=tmp_path).stderr
-    assert "no output was chosen" in opwright("report", "check.json", cwd=tmp_path).stderr
+    assert "an output must be chosen, got none" in opwright("report", "check.json", cwd=tmp_path).stderr
 
 
 def test_a_report_shows_itself_in_a_notebook():
@@ -345,7 +356,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(script, tmp_pa
     assert "was loaded" not in run.stderr
     folder = opwright(command, name, option, ".", cwd=tmp_path)
     assert folder.returncode == 2
-    assert "it is a folder" in folder.stderr
+    assert "must be a file, got the folder" in folder.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == [name]
 
 
@@ -356,12 +367,12 @@ def test_a_record_does_not_replace_a_file_that_is_none(script, tmp_path):
     for option in ("--json", "--html"):
         run = opwright("check", name, option, name, cwd=tmp_path)
         assert run.returncode == 2, run.stdout + run.stderr
-        assert f"{option} {name} would replace a file that is not a report" in " ".join(run.stderr.split())
+        assert f"{option} must name a new file or a report, got {name}" in " ".join(run.stderr.split())
         assert "was loaded" not in run.stderr
     assert (tmp_path / name).read_text() == before
     both = opwright("check", name, "--json", "out", "--html", "out", cwd=tmp_path)
     assert both.returncode == 2
-    assert "--json and --html both name out" in both.stderr
+    assert "--json and --html must name two files, got out" in both.stderr
     for option, text in (("--json", "{}"), ("--html", "<html>"), ("--json", "")):  # earlier records, an empty file
         (tmp_path / "out").write_text(text)
         assert "was loaded" in opwright("check", name, option, "out", cwd=tmp_path).stderr
@@ -371,7 +382,7 @@ def test_a_record_does_not_replace_a_file_that_is_none(script, tmp_path):
 def test_options_of_mutants_without_mutate_are_refused(script, tmp_path, options):
     run = opwright("check", script("raise SystemExit('the operator was loaded')"), *options, cwd=tmp_path)
     assert run.returncode == 2
-    assert "--mutants and --seed belong to --mutate" in " ".join(run.stderr.replace("│", " ").split())
+    assert "--mutants and --seed must be passed with --mutate" in " ".join(run.stderr.replace("│", " ").split())
     assert "was loaded" not in run.stderr
 
 
@@ -509,7 +520,7 @@ def test_what_is_finished_is_taken_up_also_without_a_cluster(script, tmp_path):
 def test_resume_does_not_go_with_calls(script, tmp_path):
     refused = opwright("bench", script(RIGHT), "--calls", "--resume", "journal", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "--resume does not go with --calls" in refused.stderr
+    assert "--resume must be left out with --calls" in refused.stderr
 
 
 TRACKS = """

@@ -321,26 +321,26 @@ class Packer:
         assert array is not None  # the caller has tested it
         if array.device != _device_name(device):
             return self.error(
-                f"{where} got a tensor on {array.device}, but the kernel runs on "
-                f"{_device_name(device) if device >= 0 else 'the CPU'}",
+                f"{where} must be on {_device_name(device) if device >= 0 else 'the CPU'}, as the kernel is, "
+                f"got a tensor on {array.device}",
                 fix="move it there: the tensors of a launch have to be on one device",
             )
         dtypes = [_name(dtype) for dtype in parameter.dtypes]
         if dtypes and array.dtype not in dtypes:
             return self.error(
-                f"{where} got {array.dtype} elements",
+                f"{where} must have {' or '.join(dtypes)} elements, got {array.dtype}",
                 fix=f"pass {' or '.join(dtypes)}, or a kernel for {array.dtype}",
             )
         return self.error(
-            f"{where} needs an address that is a multiple of {parameter.alignment} bytes, "
-            f"and this view starts {array.pointer % parameter.alignment} bytes past one",
+            f"{where} must have an address that is a multiple of {parameter.alignment} bytes, got a view that starts "
+            f"{array.pointer % parameter.alignment} bytes past one",
             fix=f"keep such views out with `when` (x.data_ptr() % {parameter.alignment} == 0), or pass x.clone()",
         )
 
     def _wrong_count(self, arguments: Sequence[Any]) -> Exception:
         types = ", ".join(p.type_name for p in self.parameters)
         return self.error(
-            f"{self.kernel} takes {len(self.parameters)} arguments, got {len(arguments)}",
+            f"{self.kernel} must be given {len(self.parameters)} arguments, got {len(arguments)}",
             fix=f"it is declared {self.kernel}({types})",
         )
 

@@ -48,7 +48,10 @@ def cuda(source: str | Path, *, flags: Sequence[str] = (), host: Host | None = N
     else:
         path = Path(source).absolute()
         if not path.is_file():
-            raise KernelError(f"there is no file {str(source)!r}", fix="name a file, or pass CUDA C++ itself")
+            raise KernelError(
+                f"the source must be a file that exists, or CUDA C++, got {str(source)!r}",
+                fix="name a file, or pass a text with a __global__ function",
+            )
         made = CudaSource(source_text(path), path, tuple(flags))
     return CudaKernels(with_cutlass(made), own_host() if host is None else host)
 
@@ -110,7 +113,7 @@ class CudaKernels:
             memory = self.variables.memory(kernel, variable)
             if memory is not None:
                 return memory
-        raise KernelError(f"{self.source.name}: no kernel has a variable {variable!r} that can be written")
+        raise KernelError(f"{self.source.name}: the variable must be one that can be written, got {variable!r}")
 
     def __repr__(self) -> str:
         return f"<CUDA kernels of {self.source.name}: {', '.join(self.names)}>"
@@ -141,7 +144,7 @@ class CudaKernel:
         """
         if not isinstance(launch, tuple) or not 2 <= len(launch) <= 4:
             raise LaunchError(
-                f"{self.name}[{launch!r}] is not a launch configuration",
+                f"{self.name}: a launch must be [grid, block] with at most two more, got {launch!r}",
                 fix=f"write {self.name}[grid, block](...), or {self.name}[grid, block, shared_bytes, cluster](...)",
             )
         grid, block, shared_bytes, cluster = (*launch, 0, None)[:4] if len(launch) < 4 else launch

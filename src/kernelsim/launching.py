@@ -29,8 +29,8 @@ def as_extent(extent: Any, what: str, kernel: str) -> Extent:
     numbers = (extent,) if isinstance(extent, int) else tuple(extent) if isinstance(extent, Sequence) else ()
     if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise LaunchError(
-            f"{kernel}: the {what} is {extent!r}",
-            fix=f"give an int or a tuple of up to three, as in kernel[{_EXAMPLE}]",
+            f"{kernel}: the {what} must be an int or a tuple of up to three, not negative, got {extent!r}",
+            fix=f"write it as in kernel[{_EXAMPLE}]",
         )
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
@@ -41,13 +41,20 @@ def check_launch(kernel: str, grid: Extent, block: Extent, shared_bytes: int, cl
     threads = block[0] * block[1] * block[2]
     if threads == 0 or threads > _MOST_THREADS or _exceeds(block, LARGEST_BLOCK):
         raise LaunchError(
-            f"{kernel}: a block of {block} has {threads} threads",
-            fix=f"a block has 1 to {_MOST_THREADS} threads, and at most {LARGEST_BLOCK} in each direction",
+            f"{kernel}: the block must have 1 to {_MOST_THREADS} threads, at most {LARGEST_BLOCK} in each direction, "
+            f"got {block}, {threads} threads",
+            fix="launch more blocks of fewer threads",
         )
     if _exceeds(grid, _LARGEST_GRID):
-        raise LaunchError(f"{kernel}: a grid of {grid} is too large", fix=f"the limit is {_LARGEST_GRID}")
+        raise LaunchError(
+            f"{kernel}: the grid must be at most {_LARGEST_GRID}, got {grid}",
+            fix="launch fewer blocks, and let each step over the data by the size of the grid",
+        )
     if not isinstance(shared_bytes, int) or shared_bytes < 0:
-        raise LaunchError(f"{kernel}: {shared_bytes!r} bytes of shared memory", fix="give a whole number of bytes")
+        raise LaunchError(
+            f"{kernel}: the shared memory must be a number of bytes, got {shared_bytes!r}",
+            fix="pass an int of 0 or more",
+        )
     if cluster is not None:
         check_cluster(kernel, cluster, grid)
 
@@ -61,8 +68,8 @@ def check_cluster(kernel: str, cluster: Extent, grid: Extent) -> None:
     blocks = cluster[0] * cluster[1] * cluster[2]
     if not 1 <= blocks <= _LARGEST:
         raise LaunchError(
-            f"{kernel}: a cluster of {cluster} has {blocks} blocks",
-            fix=f"a cluster has 1 to {_PORTABLE} blocks, and up to {_LARGEST} on some GPUs (an H100)",
+            f"{kernel}: the cluster must have 1 to {_LARGEST} blocks, got {cluster}",
+            fix=f"take at most {_PORTABLE} blocks: only some GPUs (an H100) have larger clusters",
         )
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise LaunchError(

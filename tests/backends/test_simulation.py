@@ -45,7 +45,7 @@ def test_each_error_becomes_one_of_ours(name: str) -> None:
 def test_errors_of_functions_that_are_passed_on_are_ours() -> None:
     with pytest.raises(errors.KernelError, match="'-fancy' is not known"):
         simulation.parse_options(["-fancy"])
-    with pytest.raises(errors.LaunchError, match="k: the grid is 'x'"):
+    with pytest.raises(errors.LaunchError, match=r"k: the grid must be .*, got 'x'"):
         simulation.as_extent("x", "grid", "k")
 
 

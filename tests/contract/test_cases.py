@@ -111,13 +111,13 @@ def test_a_case_is_its_text_and_the_text_gives_the_same_values():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("m", "is not name=value"),
-        ("m=x", "is not a size"),
-        ("q=3", "'q', which cases::f does not know"),
-        ("dtype=float31", "is not a dtype"),
-        ("layout=upside", "'upside', which cases::f does not know"),
-        ("layout=sliced:c", "'sliced:c', which cases::f does not know"),
-        ("dtype=int32", "has int32, but cases::f takes Float"),
+        ("m", "a part must be name=value"),
+        ("m=x", "a size must be a number"),
+        ("q=3", "a part must be one of .*, got 'q'"),
+        ("dtype=float31", "a dtype must be one of torch"),
+        ("layout=upside", "layout must be one of .*, got 'upside'"),
+        ("layout=sliced:c", "layout must be one of .*, got 'sliced:c'"),
+        ("dtype=int32", "the dtype must be one of .*, got int32"),
     ],
 )
 def test_a_malformed_case_says_what_is_wrong(text, message):

@@ -93,7 +93,7 @@ def test_they_are_timed_when_no_sizes_are_asked_for(sums):
     [
         (lambda: [torch.ones(2)], "op.samples yields Tensor"),
         (lambda: [(torch.ones(2), torch.ones(1, dtype=torch.int64))], "sample 0 of op.samples must be a call"),
-        (lambda: [{"y": torch.ones(2)}], "has no argument 'y'"),
+        (lambda: [{"y": torch.ones(2)}], "an argument must be one of"),
         (lambda: 1 // 0, "op.samples raised ZeroDivisionError"),
     ],
 )
@@ -125,9 +125,9 @@ def test_samples_that_are_wrong_in_a_worker_only(sums):
 
 def test_a_case_of_no_sample_is_refused(sums):
     add_samples(sums)
-    with pytest.raises(CheckError, match="is of no sample"):
+    with pytest.raises(CheckError, match="sample must be a number below 3, got '3'"):
         parse_case(sums.contract, "sample=3")
-    with pytest.raises(CheckError, match="has t=9, but the sample is sample=0 t=8"):
+    with pytest.raises(CheckError, match=r"must be those of the sample, sample=0 t=8 .*, got 't=9'"):
         parse_case(sums.contract, "sample=0 t=9")
 
 

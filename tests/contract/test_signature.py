@@ -184,7 +184,7 @@ def test_a_missing_annotation_is_refused() -> None:
         return x
 
     error = refusal(f)
-    assert "argument 'x' has no annotation" in error.message
+    assert "argument 'x' must have an annotation" in error.message
     assert 'Float[Tensor, "n k"]' in error.fix
 
 
@@ -192,7 +192,7 @@ def test_a_missing_return_annotation_is_refused() -> None:
     def f(x: Float[Tensor, " n"]):  # type: ignore[no-untyped-def]
         return x
 
-    assert "the return value has no annotation" in refusal(f).message
+    assert "the return value must have an annotation" in refusal(f).message
 
 
 def test_a_bare_tensor_is_refused_with_the_annotation_to_write() -> None:
@@ -200,7 +200,7 @@ def test_a_bare_tensor_is_refused_with_the_annotation_to_write() -> None:
         return x
 
     error = refusal(f)
-    assert "argument 'x' is a bare Tensor" in error.message
+    assert "argument 'x' must state a dtype and a shape, got Tensor" in error.message
     assert 'x: Float[Tensor, "n k"]' in error.fix
 
 
@@ -215,7 +215,7 @@ def test_a_bare_tensor_output_is_refused() -> None:
     def f(x: Float[Tensor, " n"]) -> Tensor:
         return x
 
-    assert "the return value has type Tensor" in refusal(f).message
+    assert "the return value must consist of tensors, got Tensor" in refusal(f).message
 
 
 def test_an_output_dim_that_no_argument_has_is_refused() -> None:
@@ -223,7 +223,7 @@ def test_an_output_dim_that_no_argument_has_is_refused() -> None:
         return x
 
     error = refusal(f)
-    assert "the return value has the dim 'm'" in error.message
+    assert "the return value must have dims of the arguments, or sizes that depend on data, got 'm'" in error.message
     assert "['k', 'n']" in error.fix
     assert "'_'" in error.fix
 
@@ -267,7 +267,7 @@ def test_mutation_in_a_torch_reference_is_refused() -> None:
         return y
 
     error = refusal(f)
-    assert "writes into its argument 'y'" in error.message
+    assert "must leave its argument 'y' unchanged" in error.message
     assert "clone" in error.fix
 
 
@@ -276,7 +276,7 @@ def test_mutation_of_an_integer_tensor_or_of_a_view_is_refused() -> None:
         x[0].mul_(2)
         return x + 1
 
-    assert "writes into its argument 'x'" in refusal(f).message
+    assert "must leave its argument 'x' unchanged" in refusal(f).message
 
 
 def test_mutation_of_a_tensor_in_a_list_is_refused() -> None:
@@ -284,7 +284,7 @@ def test_mutation_of_a_tensor_in_a_list_is_refused() -> None:
         xs[1].zero_()
         return xs[0] + 1
 
-    assert "writes into its argument 'xs'" in refusal(f).message
+    assert "must leave its argument 'xs' unchanged" in refusal(f).message
 
 
 def test_mutation_before_an_error_of_the_reference_is_refused() -> None:
@@ -294,7 +294,7 @@ def test_mutation_before_an_error_of_the_reference_is_refused() -> None:
             return x * 2
         return x + 1
 
-    assert "writes into its argument 'x'" in refusal(f).message
+    assert "must leave its argument 'x' unchanged" in refusal(f).message
 
 
 def test_mutation_in_a_numpy_reference_is_refused() -> None:
@@ -302,7 +302,7 @@ def test_mutation_in_a_numpy_reference_is_refused() -> None:
         x[0] = 0.0
         return x * 2
 
-    assert "writes into its argument 'x'" in refusal(f).message
+    assert "must leave its argument 'x' unchanged" in refusal(f).message
 
 
 def test_mutation_by_numpy_s_augmented_assignment_is_refused() -> None:
@@ -310,7 +310,7 @@ def test_mutation_by_numpy_s_augmented_assignment_is_refused() -> None:
         x += 1
         return x * 2
 
-    assert "writes into its argument 'x'" in refusal(f).message
+    assert "must leave its argument 'x' unchanged" in refusal(f).message
 
 
 def test_sizes_fit_together_in_the_run_that_looks_for_mutation() -> None:
@@ -338,7 +338,7 @@ def test_a_return_of_none_is_refused() -> None:
     def f(x: Float[Tensor, " n"]) -> None: ...
 
     error = refusal(f)
-    assert "is None" in error.message
+    assert "got None" in error.message
     assert "return the result" in error.fix
 
 
@@ -347,15 +347,15 @@ def test_variadic_parameters_are_refused() -> None:
 
     def kwargs(x: Float[Tensor, " n"], **rest: int) -> Float[Tensor, " n"]: ...
 
-    assert "argument 'xs' is variadic" in refusal(args).message
-    assert "argument 'rest' is variadic" in refusal(kwargs).message
+    assert "argument 'xs' must be one argument, got *xs" in refusal(args).message
+    assert "argument 'rest' must be one argument, got **rest" in refusal(kwargs).message
 
 
 def test_positional_only_parameters_are_refused() -> None:
     def f(x: Float[Tensor, " n"], /) -> Float[Tensor, " n"]: ...
 
     error = refusal(f)
-    assert "argument 'x' is positional-only" in error.message
+    assert "argument 'x' must have a keyword" in error.message
     assert "'/'" in error.fix
 
 
@@ -363,7 +363,7 @@ def test_an_operator_without_a_tensor_is_refused() -> None:
     def f(a: float) -> Float[Tensor, "..."]:
         return torch.full((), a)
 
-    assert "no argument is a tensor" in refusal(f).message
+    assert "an argument must be a tensor" in refusal(f).message
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_a_default_of_none_needs_an_optional_annotation() -> None:
         return x
 
     error = refusal(f)
-    assert "argument 'b' has the default None" in error.message
+    assert "argument 'b' must have a default of type Float[Tensor, 'n'], got None" in error.message
     assert "| None" in error.fix
 
 
@@ -418,7 +418,7 @@ def test_a_malformed_operator_name_is_refused(name: str) -> None:
     def f(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return x
 
-    with pytest.raises(ContractError, match="is not an operator name") as error:
+    with pytest.raises(ContractError, match='the operator must be named "namespace::name"') as error:
         contract_of(f, name)
     assert "namespace::name" in str(error.value)
 
@@ -430,8 +430,8 @@ def test_a_keyword_only_tensor_is_refused_where_it_is_written() -> None:
     def several(x: Float[Tensor, " n"], *, ys: list[Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
         return x
 
-    assert "argument 'y' is a keyword-only tensor" in refusal(one).message
-    assert "argument 'ys' is a keyword-only tensor" in refusal(several).message
+    assert "argument 'y' must be positional, got a tensor after the '*'" in refusal(one).message
+    assert "argument 'ys' must be positional, got a tensor after the '*'" in refusal(several).message
 
 
 def test_something_that_is_no_function_is_refused() -> None:

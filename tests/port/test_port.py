@@ -80,7 +80,11 @@ def test_no_file_of_the_user_is_written_over(small: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("no.cpp", "there is no file"), ("own.h", "the source must be a .cpp"), ("a.stable.cpp", "is a result of")],
+    [
+        ("no.cpp", "must be a file that exists"),
+        ("own.h", "the source must be a .cpp"),
+        ("a.stable.cpp", "is a result of"),
+    ],
 )
 def test_files_that_do_not_do(small: Path, name: str, message: str) -> None:
     small.with_name("a.stable.cpp").touch()

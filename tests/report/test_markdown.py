@@ -166,5 +166,7 @@ def test_long_messages_are_cut_and_long_tables_counted():
 
 
 def test_an_unknown_schema_is_refused():
-    with pytest.raises(OpwrightError, match=r"opwright.show/1.*\n.*opwright.check/3, opwright.bench/2"):
+    with pytest.raises(
+        OpwrightError, match=r"must have the schema opwright.check/3 or opwright.bench/2, got 'opwright.show/1'"
+    ):
         markdown.render([{"schema": "opwright.show/1"}])

@@ -316,10 +316,10 @@ def test_a_declaration_must_be_what_the_reference_does(namespace):
     def marks_nothing(x: Float[Tensor, " n"]) -> None:
         pass
 
-    refuse(namespace, "'x' is marked ow.mutated, but the reference does not write it", does_not_write)
-    refuse(namespace, r"writes into its argument 'y'[\s\S]*Annotated\[.*ow\.mutated\]", writes_another)
-    refuse(namespace, "returns an argument that it writes", returns_it)
-    refuse(namespace, "returns an argument that it writes, or a view", returns_a_view)
+    refuse(namespace, "must write 'x', which is marked ow.mutated", does_not_write)
+    refuse(namespace, r"must leave its argument 'y' unchanged[\s\S]*Annotated\[.*ow\.mutated\]", writes_another)
+    refuse(namespace, "must return new tensors, got an argument that it writes", returns_it)
+    refuse(namespace, "must return new tensors, got an argument that it writes, or a view", returns_a_view)
     refuse(namespace, "'k' is marked ow.mutated, but it is int", marks_a_number)
     refuse(namespace, "no argument is marked as mutated", marks_nothing)
 
@@ -535,7 +535,7 @@ def test_a_lazy_conjugate_is_refused(namespace):
     def double(x: Annotated[Complex[Tensor, " n"], ow.mutated]) -> None:
         x.mul_(2)
 
-    with pytest.raises(ow.errors.ArgumentError, match="is a view that conjugates"):
+    with pytest.raises(ow.errors.ArgumentError, match="got a view that conjugates"):
         double(torch.ones(2, dtype=torch.complex64).conj())
 
 

@@ -134,9 +134,9 @@ def test_it_looks_like_the_function_that_defined_it(namespace: str) -> None:
         op.tritn  # noqa: B018
     with pytest.raises(AttributeError, match=r"has no attribute 'register_kernel'; attach a kernel: op\.triton"):
         op.register_kernel  # noqa: B018
-    with pytest.raises(ow.errors.ContractError, match="no argument 'mutates_args'\n  → mark what is written"):
+    with pytest.raises(ow.errors.ContractError, match="got 'mutates_args'\n  → mark what is written"):
         ow.op(f"{namespace}::f", mutates_args=("x",))  # type: ignore[arg-type]
-    with pytest.raises(ow.errors.ContractError, match="no argument 'were'\n  → it takes where"):
+    with pytest.raises(ow.errors.ContractError, match=r"an option of ow.op must be where, .*, got 'were'"):
         ow.op(f"{namespace}::f", were=["n > 1"])  # type: ignore[arg-type]
 
 
@@ -212,7 +212,7 @@ def test_attaching_returns_the_function_and_names_the_kernel_after_it(namespace:
 def test_a_kernel_with_other_parameters_is_refused_when_it_is_attached(kernel: Any, came: str, namespace: str) -> None:
     with pytest.raises(SignatureMismatchError) as error:
         double(namespace).python(kernel, name="k")
-    assert f"{namespace}::double: the python kernel 'k' takes {came}, but the operator takes (x, *, a)" in str(error)
+    assert f"{namespace}::double: the python kernel 'k' must take (x, *, a), got {came}" in str(error)
     assert "(x, *, a)" in error.value.fix
 
 
@@ -244,13 +244,17 @@ def test_mistakes_in_attaching_are_refused_with_a_remedy(namespace: str, tmp_pat
     op = double(namespace)
     (tmp_path / "kernel.py").write_text("")
     attempts = {
-        "has no option 'warps'": lambda: op.python(lambda x, *, a: x, warps=3),
+        "must be one of name, devices, dtypes, when, got 'warps'": lambda: op.python(lambda x, *, a: x, warps=3),
         "op.python must be given a callable, got a file": lambda: op.python("kernel.py"),
         "op.cpp must be given a file, got a callable": lambda: op.cpp(lambda x, *, a: x),
-        "there is no file 'missing.cpp'": lambda: op.cpp("missing.cpp"),
+        "op.cpp must be given a file that exists, got 'missing.cpp'": lambda: op.cpp("missing.cpp"),
         "must be given the name of a file, got source text": lambda: op.cpp("int main() {\n}\n"),
-        "op.cpp takes .cpp or .cc or .cxx files": lambda: op.cpp(tmp_path / "kernel.py"),
-        "is the name of the reference itself": lambda: op.python(lambda x, *, a: x, name="reference"),
+        "op.cpp must be given a .cpp or .cc or .cxx file, got 'kernel.py'": lambda: op.cpp(tmp_path / "kernel.py"),
+        "devices must be types of torch's devices, got 'gpu'": lambda: op.python(lambda x, *, a: x, devices=["gpu"]),
+        "dtypes must be of type torch.dtype, got 'half'": lambda: op.python(lambda x, *, a: x, dtypes=["half"]),
+        "name must differ from the reference's, got 'reference'": lambda: op.python(
+            lambda x, *, a: x, name="reference"
+        ),
     }
     for expected_message, attempt in attempts.items():
         with pytest.raises(KernelError) as error:

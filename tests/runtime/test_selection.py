@@ -89,9 +89,11 @@ def test_only_restricts_the_choice_and_ends(namespace: str) -> None:
         with op.only("one"):
             assert ran(op, x) == 1
     assert ran(op, x) == 1
-    with pytest.raises(KernelError, match="has no kernel 'three'") as error, op.only("three"):
+    with (
+        pytest.raises(KernelError, match=r"must be one of \['one', 'two', 'reference'\], got 'three'"),
+        op.only("three"),
+    ):
         pass
-    assert "['one', 'two', 'reference']" in error.value.fix
 
 
 def test_explain_has_a_word_on_every_kernel(namespace: str, capsys: pytest.CaptureFixture[str]) -> None:

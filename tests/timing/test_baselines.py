@@ -141,8 +141,8 @@ def test_a_baseline_that_changes_torchs_precision_is_left_out_and_the_change_und
 @pytest.mark.parametrize(
     ("function", "options", "error", "message"),
     [
-        (lambda x: x, {"name": "v"}, SignatureMismatchError, r"the baseline 'v' takes \(x\), but the operator takes"),
-        (lambda a, x: x, {"name": "v"}, SignatureMismatchError, r"takes \(a, x\)"),
+        (lambda x: x, {"name": "v"}, SignatureMismatchError, r"the baseline 'v' must take \(x, a\), got \(x\)"),
+        (lambda a, x: x, {"name": "v"}, SignatureMismatchError, r"must take \(x, a\), got \(a, x\)"),
         ("vendor.py", {}, KernelError, "op.baseline must be given a callable, got str"),
         (lambda x, a: x, {"name": "reference"}, KernelError, "the name of the reference in tables"),
         (lambda x, a: x, {"name": "torch.compile"}, KernelError, "the name of the reference in tables"),
@@ -170,5 +170,5 @@ def test_a_function_in_c_may_be_a_baseline(scale):
 
 def test_asking_for_an_unknown_baseline_says_which_there_are(scale):
     scale.baseline(lambda x, a: x * a, name="vendor")
-    with pytest.raises(CheckError, match=r"there are reference, torch\.compile, vendor"):
+    with pytest.raises(CheckError, match=r"must be one of reference, torch\.compile, vendor, got"):
         bench(scale, baselines=["cublas"])

@@ -366,8 +366,8 @@ class _Build:
         base = re.split(r"[<:]", self.expression.split("<")[0])[-1].strip(" &")
         if base not in names and re.search(rf"(?m)^{_ENTRY}:", error.log):
             return KernelError(
-                f"{self.source.name} has no kernel {self.expression!r}",
-                fix=f"its __global__ functions are {', '.join(names) or 'none'}",
+                f"{self.source.name}: the kernel must be one of {list(names)}, got {self.expression!r}",
+                fix="name one of them, or define it",
             )
         if "overloaded function" in error.log and f"{_ENTRY}:" in error.log:
             return KernelError(

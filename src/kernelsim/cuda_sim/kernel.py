@@ -327,7 +327,8 @@ def _check_shared(kernel: str, smem_bytes: int, static_bytes: int) -> None:
         )
     if static_bytes + smem_bytes > _MOST_SHARED_BYTES:
         raise LaunchError(
-            f"{kernel}: {static_bytes} + {smem_bytes} bytes of shared memory; a block has {_MOST_SHARED_BYTES}",
+            f"{kernel}: the bytes of shared memory must be at most {_MOST_SHARED_BYTES}, got {static_bytes} static and "
+            f"{smem_bytes} dynamic ones",
             fix="use a smaller tile",
         )
 

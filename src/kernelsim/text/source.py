@@ -87,7 +87,10 @@ def check_name(source: CudaSource, name: str) -> None:
     """Raise a KernelError if a source has no kernel of a name, which may have namespaces and template arguments."""
     bare = _bare(name)
     if bare not in source.defining(name).kernels:
-        raise KernelError(f"{source.name} has no kernel {bare!r}", fix=f"it defines {list(source.kernels)}")
+        raise KernelError(
+            f"{source.name}: the kernel must be one of {list(source.kernels)}, got {bare!r}",
+            fix="name one of them, or define it",
+        )
 
 
 def full_name(source: CudaSource, name: str) -> str:

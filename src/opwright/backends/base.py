@@ -213,8 +213,8 @@ def parameters_in_file(spec: KernelSpec, contract: Contract) -> list[inspect.Par
     if not found:
         functions = sorted(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
         raise KernelError(
-            f"{contract.qualname}: {spec.source} has no function {spec.entry!r}",
-            fix=f"name one with entry=...; the file defines {functions}",
+            f"{contract.qualname}: {spec.source} must define the function {spec.entry!r}, got {functions}",
+            fix="name one of them with entry=...",
         )
     arguments = found[-1].args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -245,7 +245,7 @@ def compare_with_contract(parameters: list[inspect.Parameter], contract: Contrac
         came = ", ".join(positional + (["*", *sorted(keyword)] if keyword else []))
         wanted = ", ".join(expected + (["*", *sorted(expected_keyword)] if expected_keyword else []))
         raise SignatureMismatchError(
-            f"{contract.qualname}: {what} takes ({came}), but the operator takes ({wanted})",
+            f"{contract.qualname}: {what} must take ({wanted}), got ({came})",
             fix=f"write it as def {entry}({wanted})",
         )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from opwright.checks.ranks.context import MOST_RANKS
 from opwright.checks.scheduling.check_item import CheckItem
@@ -25,6 +28,7 @@ from opwright.runtime.targets import load_target
 from opwright.sweep.events import QUIET, Events
 from opwright.sweep.executor import Executor, LocalExecutor, usual_slots
 from opwright.sweep.journal import Journal, open_journal
+from opwright.target import Target
 from opwright.workers.pool import end_workers, workers_kept
 
 __all__ = ["LEVELS", "Interrupted", "assert_checked", "check", "executor_for", "refuse_timeout"]
@@ -90,6 +94,7 @@ def check(
     _refuse_unknown(level, checks, require)
     refuse_timeout(timeout)
     _refuse_ranks(ranks)
+    _refuse_device(device)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators:  # an invalid case or sample is the caller's mistake, not a kernel's
         sample_cases(operator.contract)
@@ -174,9 +179,15 @@ def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -
     if level not in LEVELS:
         raise CheckError(f"level must be {' or '.join(LEVELS)}, got {level!r}", fix="use quick, or leave it out")
     if unknown := [c for c in checks if c not in CHECKS]:
-        raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(CHECKS)}")
+        near = difflib.get_close_matches(unknown[0], CHECKS, n=1)
+        raise CheckError(
+            f"a check must be one that `opwright check --list` prints, got {unknown[0]!r}",
+            fix=f"write {near[0]!r}" if near else "run it to see their names",
+        )
     if unknown := [b for b in require if b not in LANGUAGES]:
-        raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
+        raise CheckError(
+            f"require must be one of {', '.join(LANGUAGES)}, got {unknown[0]!r}", fix="name the language of a kernel"
+        )
 
 
 def refuse_timeout(timeout: float) -> None:
@@ -185,6 +196,18 @@ def refuse_timeout(timeout: float) -> None:
         raise CheckError(
             f"timeout must be more than 0 and at most {_LONGEST:,} s, got {timeout:g}", fix="pass seconds for one step"
         )
+
+
+def _refuse_device(device: str | None) -> None:
+    """Raise CheckError if torch has no such type of device: no kernel would run there, whatever the machine has."""
+    if device is None:
+        return
+    try:
+        is_type = torch.device(Target.named(device).device).index is None
+    except RuntimeError:
+        is_type = False
+    if not is_type:
+        raise CheckError(f"device must be cpu, cuda or cpu-sim, got {device!r}", fix="leave it out for all of these")
 
 
 def _refuse_ranks(ranks: int | None) -> None:

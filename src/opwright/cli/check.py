@@ -133,7 +133,7 @@ def check(
             )
         raise typer.Exit(code)
     if mutants != _MUTANTS or seed != 0:
-        raise typer.BadParameter("--mutants and --seed belong to --mutate")
+        raise typer.BadParameter("--mutants and --seed must be passed with --mutate")
     with sweep(ray, resume, jobs) as where:
         report = run_and_show(
             targets,

@@ -42,10 +42,10 @@ def refuse_files(json: Path | None, html: Path | None) -> None:
 
     refuse_unwritable(json, html)
     if json is not None and html is not None and json.resolve() == html.resolve():
-        raise OpwrightError(f"--json and --html both name {json}", fix="name two files")
+        raise OpwrightError(f"--json and --html must name two files, got {json} twice", fix="name another file")
     for option, file, beginning in (("--json", json, b"{"), ("--html", html, b"<")):
         if file is not None and file.is_file() and file.read_bytes()[:1] not in (b"", beginning):
-            raise OpwrightError(f"{option} {file} would replace a file that is not a report", fix="name another file")
+            raise OpwrightError(f"{option} must name a new file or a report, got {file}", fix="name another file")
 
 
 def write_records(record: dict[str, Any], json: Path | None, html: Path | None, *others: dict[str, Any]) -> None:

@@ -37,7 +37,9 @@ def demo(
     modules = {module.rpartition(".")[2]: module for module in gallery.OPERATORS}
     unknown = [name for name in operators or () if name not in modules]
     if unknown:
-        raise TargetError(f"the gallery has no {unknown[0]!r}", fix=f"it has {', '.join(modules)}")
+        raise TargetError(
+            f"the example must be one of {', '.join(modules)}, got {unknown[0]!r}", fix="name some, or none for a tour"
+        )
     if not operators and not everything:
         raise typer.Exit(_run_story(verbose, json, html))
     agreed = False not in [demonstrate() for demonstrate in _own_demos(modules[name] for name in operators or ())]

@@ -40,7 +40,7 @@ def selftest(
 
     refuse_files(json, None)
     if unknown := [name for name in only or () if name not in FILES]:
-        raise typer.BadParameter(f"there is no file {unknown[0]!r}: there are {', '.join(FILES)}")
+        raise typer.BadParameter(f"the file must be one of {', '.join(FILES)}, got {unknown[0]!r}")
     with sweep(ray, resume, jobs) as where, TaskLine(console(stderr=True)) as line:
         found = run(
             only or FILES,

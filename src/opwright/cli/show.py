@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +69,7 @@ def show(
 
     refuse_unwritable(json, output)
     if what in (What.schema, What.parts):
-        _show_schemas(targets, json, output)
+        _show_schemas(targets, kernel or (), json, output)
         return
     out = console()
     views = list(
@@ -90,13 +91,15 @@ def show(
         write_json({"schema": "opwright.show/1", "shown": records}, json)
 
 
-def _show_schemas(targets: list[str], json: Path | None, output: Path | None) -> None:
+def _show_schemas(targets: list[str], kernels: Sequence[str], json: Path | None, output: Path | None) -> None:
     from opwright.report.files import write_json, write_text
     from opwright.report.terminal.show import show_parts
+    from opwright.runtime.inspect.show import refuse_unknown
     from opwright.runtime.targets import load_target
 
     out, records = console(**({"record": True, "file": io.StringIO()} if output is not None else {})), []
     for operator in (o for target in targets for o in load_target(target)):
+        refuse_unknown(operator, kernels)
         parts = operator.parts
         show_parts(out, operator.contract.qualname, operator.contract.schema, parts.values())
         out.print()
@@ -129,7 +132,9 @@ def report(
 
     records = [read_json(file, ["opwright.check/3", "opwright.bench/2"]) for file in files]
     if html is None and markdown is None and pictures is None:
-        raise CheckError("no output was chosen", fix="add --html FILE, --markdown FILE or --pictures FOLDER")
+        raise CheckError(
+            "an output must be chosen, got none", fix="add --html FILE, --markdown FILE or --pictures FOLDER"
+        )
     if html is not None:
         write_text(page.render(records), html)
     if markdown is not None:

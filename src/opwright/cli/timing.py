@@ -99,7 +99,9 @@ def _refuse_with_calls(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             option = f"--{name.replace('_', '-')}"
-            raise CheckError(f"{option} does not go with --calls", fix=f"leave out {option}, or --calls")
+            raise CheckError(
+                f"{option} must be left out with --calls, got {value}", fix=f"leave out {option}, or --calls"
+            )
 
 
 def _bench_calls(
@@ -172,7 +174,7 @@ def parse_size(text: str) -> tuple[str, list[int | tuple[int, ...]]]:
         return name, [_one_size(part) for part in sizes.split(",")]
     except ValueError:
         raise CheckError(
-            f"--size {text!r} is not name=size,size",
+            f"--size must be name=size,size, got {text!r}",
             fix="write it like --size n=1024,4096, or --size n=64x1024 for two axes of a *n dim",
         ) from None
 
@@ -186,4 +188,4 @@ def _percent(text: str | None) -> float:
     try:
         return float((text or "0").rstrip("%")) / 100
     except ValueError:
-        raise CheckError(f"--fail-on-slower {text!r} is not a percentage", fix="write it like 3%") from None
+        raise CheckError(f"--fail-on-slower must be a percentage, got {text!r}", fix="write it like 3%") from None

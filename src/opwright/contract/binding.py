@@ -60,22 +60,27 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     positional = contract.signature.positional
     if len(args) > len(positional):
         raise ArgumentError(
-            f"{contract.qualname} takes {len(positional)} positional arguments, got {len(args)}",
+            f"{contract.qualname} must get at most {len(positional)} positional arguments, got {len(args)}",
             fix=f"call it as {contract.call_form}",
         )
     values = dict(zip((a.name for a in positional), args, strict=False))
     for name, value in kwargs.items():
         if name in values:
             raise ArgumentError(
-                f"{contract.qualname}: {name!r} was given twice", fix=f"call it as {contract.call_form}"
+                f"{contract.qualname}: argument {name!r} must be given once, got it by position and by keyword",
+                fix=f"call it as {contract.call_form}",
             )
         if not any(a.name == name for a in arguments):
-            raise ArgumentError(f"{contract.qualname} has no argument {name!r}", fix=f"call it as {contract.call_form}")
+            raise ArgumentError(
+                f"{contract.qualname}: an argument must be one of {', '.join(a.name for a in arguments)}, got {name!r}",
+                fix=f"call it as {contract.call_form}",
+            )
         values[name] = value
     missing = [a.name for a in arguments if a.name not in values and not a.has_default]
     if missing:
         raise ArgumentError(
-            f"{contract.qualname} is missing {', '.join(map(repr, missing))}",
+            f"{contract.qualname}: {', '.join(map(repr, missing))} must be given, got only {len(values)} of "
+            f"{len(arguments)} arguments",
             fix=f"call it as {contract.call_form}",
         )
     return _converted(contract, tuple(values.get(a.name, a.default) for a in arguments))
@@ -113,8 +118,8 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
             _bind_dtype_and_device(contract, where, spec.tensor, tensor, binding)
             if spec.mutated and (tensor.is_conj() or tensor.is_neg()):
                 raise ArgumentError(
-                    f"{contract.qualname}: argument {where!r} is written, but it is a view that conjugates or negates "
-                    "when it is read",
+                    f"{contract.qualname}: argument {where!r} is mutated and must be plain memory, got a view that "
+                    "conjugates or negates when it is read",
                     fix=f"pass {where}.resolve_conj().resolve_neg(), and copy it back",
                 )
             postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding, index)
@@ -126,8 +131,8 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
         raise _relation_error(contract, relation, binding)
     if binding.device is None:
         raise ArgumentError(
-            f"{contract.qualname}: no tensor was passed, so no device can be chosen",
-            fix=f"pass at least one tensor; the contract is {contract.call_form}",
+            f"{contract.qualname} must get at least one tensor, got none",
+            fix=f"pass one, whose device decides where the operator runs; the contract is {contract.call_form}",
         )
     return binding
 
@@ -174,8 +179,8 @@ def _bind_lengths(contract: Contract, spec: Argument, value: Sequence[Any], bind
             first = binding.bound_by.setdefault(f"len {dim}", spec.name)
             if expected != len(value):
                 raise ArgumentError(
-                    f"{contract.qualname}: argument {spec.name!r} has {len(value)} tensors, but {first!r} has "
-                    f"{expected}, and both have the dim {dim}",
+                    f"{contract.qualname}: argument {spec.name!r} must have {expected} tensors, as {first!r} has, "
+                    f"got {len(value)}; both have the dim {dim}",
                     fix=f"the contract is {contract.call_form}",
                 )
 
@@ -264,21 +269,21 @@ def _bind_dtype_and_device(
         bound_by = binding.bound_by.setdefault(f"dtype {expected.dtype_class}", where)
         if first != tensor.dtype:
             raise ArgumentError(
-                f"{contract.qualname}: argument {where!r} is {short(tensor.dtype)}, but {bound_by!r} is "
-                f"{short(first)}; all {expected.dtype_class} arguments share one dtype",
+                f"{contract.qualname}: argument {where!r} must be {short(first)}, as {bound_by!r} is, got "
+                f"{short(tensor.dtype)}; all {expected.dtype_class} arguments share one dtype",
                 fix=f"convert one of them, for example with {where}.to({first})",
             )
     if tensor.layout is not torch.strided:
         raise ArgumentError(
-            f"{contract.qualname}: argument {where!r} has layout {tensor.layout}, but kernels take strided tensors",
+            f"{contract.qualname}: argument {where!r} must be a strided tensor, got layout {tensor.layout}",
             fix=f"convert it with {where}.to_dense()",
         )
     if binding.device is None:
         binding.device, binding.bound_by["device"] = tensor.device, where
     elif tensor.device != binding.device:
         raise ArgumentError(
-            f"{contract.qualname}: argument {where!r} is on {tensor.device}, "
-            f"but {binding.bound_by['device']!r} is on {binding.device}",
+            f"{contract.qualname}: argument {where!r} must be on {binding.device}, as {binding.bound_by['device']!r} "
+            f"is, got {tensor.device}",
             fix=f"move it with {where}.to({str(binding.device)!r})",
         )
 

@@ -251,7 +251,8 @@ class Contract:
 def checked_name(qualname: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualname):
         raise ContractError(
-            f"{qualname!r} is not an operator name", fix='use "namespace::name", each a Python identifier'
+            f'the operator must be named "namespace::name", got {qualname!r}',
+            fix="write two Python identifiers with :: between, as in demo::saxpy",
         )
     return qualname
 

@@ -34,7 +34,8 @@ def prebuild(operator: Op, kernels: Sequence[str] | None, archs: Sequence[str], 
     """
     if unknown := [k for k in kernels or () if k not in operator.kernels]:
         raise KernelError(
-            f"{operator.contract.qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels]}"
+            f"{operator.contract.qualname}: the kernel must be one of {[*operator.kernels]}, got {unknown[0]!r}",
+            fix="name one of them, or attach it",
         )
     written = []
     for name, kernel in operator.kernels.items():

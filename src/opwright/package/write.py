@@ -165,20 +165,22 @@ def _licence_files(named: Sequence[Path], folder: Path) -> list[Path]:
     """The texts of licences: those that are named, else those in the module's folder."""
     for file in named:
         if not file.is_file():
-            raise CheckError(f"--license-file {file}: there is no such file")
+            raise CheckError(f"--license-file must be a file that exists, got {file}", fix="name the licence's text")
     return [*named] or sorted(f for f in folder.iterdir() if f.is_file() and _LICENCES.fullmatch(f.name))
 
 
 def _refuse_name(name: str, version: str) -> None:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         raise CheckError(
-            f"{name!r} is not a valid name for a package", fix="use a Python identifier that is not a standard module"
+            f"--name must be a Python identifier that is not a standard module, got {name!r}",
+            fix="write it like my_ops",
         )
     if name == "opwright":
-        raise CheckError("a package cannot be called opwright", fix="choose a name of your own")
+        raise CheckError("--name must differ from 'opwright', got 'opwright'", fix="choose a name of your own")
     if not _VERSION.fullmatch(version):
         raise CheckError(
-            f"{version!r} is not a version that pip accepts", fix="write it like 1.2.0, 0.1.0rc1 or 1.2.0+cu130"
+            f"--version must be one that pip accepts, got {version!r}",
+            fix="write it like 1.2.0, 0.1.0rc1 or 1.2.0+cu130",
         )
     if (installed := _installed_distribution(name)) is not None:
         build_tools().notify(f"the package {installed} is installed here under the same name, which pip would replace")
@@ -199,7 +201,7 @@ def _refuse_languages(allowed: Sequence[str]) -> None:
     known = [*LANGUAGES, "all"]
     if unknown := [language for language in allowed if language not in known]:
         raise CheckError(
-            f"--allow-missing {unknown[0]}: there is no such language", fix=f"use one of {', '.join(known)}"
+            f"--allow-missing must be one of {', '.join(known)}, got {unknown[0]!r}", fix="name the kernel's language"
         )
 
 
@@ -220,17 +222,26 @@ def _refuse_folder(out: Path, name: str, force: bool) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not out.is_dir():
-        raise CheckError(f"{out} is a file", fix="name a folder with --out")
+        raise CheckError(f"--out must be a folder, got the file {out}", fix="name another one")
     if not force:
-        raise CheckError(f"{out} is not empty", fix="name another folder, or replace an earlier package with --force")
+        raise CheckError(
+            f"--out must be a new or an empty folder, got {out} with files",
+            fix="name another folder, or replace an earlier package with --force",
+        )
     if not (out / name / _MANIFEST).is_file():
-        raise CheckError(f"{out} does not contain an earlier package {name!r}, and --force replaces only that")
+        raise CheckError(
+            f"--out must hold an earlier package {name!r} with --force, got {out} with other files",
+            fix="name another folder",
+        )
 
 
 def _load(target: str) -> ModuleType:
     path, _, operator = target.partition(":")
     if operator:
-        raise TargetError(f"{target} names one operator, but a module is shipped as a whole", fix=f"write {path}")
+        raise TargetError(
+            f"the target must be a file or a module, got the operator {target}",
+            fix=f"write {path}: a module is shipped as a whole",
+        )
     load_target(target)  # raises if it is not valid
     return sys.modules[Path(path).stem if path.endswith(".py") or Path(path).is_file() else path]
 
@@ -241,8 +252,8 @@ def _included(modules_of_user: UserModules, module: str) -> Path:
     file = modules_of_user.find(name)
     if file is None:
         raise TargetError(
-            f"--include {module}: there is no such module beside {modules_of_user.target}",
-            fix=f"its folder is {modules_of_user.folder}",
+            f"--include must be a module beside {modules_of_user.target}, got {module!r}",
+            fix=f"name one of {modules_of_user.folder}",
         )
     importlib.import_module(name)
     return file

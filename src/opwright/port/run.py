@@ -53,7 +53,9 @@ def port(
         TargetError: no such source, a file of another origin where the result would be, or a target without a kernel.
     """
     if not source.is_file():
-        raise TargetError(f"there is no file {str(source)!r}", fix="name a C++ or CUDA source")
+        raise TargetError(
+            f"the source must be a file that exists, got {str(source)!r}", fix="name a C++ or CUDA source"
+        )
     if source.suffix not in _SUFFIXES:
         raise TargetError(
             f"the source must be a {' or '.join(_SUFFIXES)} file, got {source.name}",

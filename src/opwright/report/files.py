@@ -32,7 +32,7 @@ def refuse_unwritable(*files: Path | None) -> None:
     """Raise OpwrightError now if one of these cannot be written, before minutes of work are lost."""
     for file in filter(None, files):
         if file.is_dir():
-            raise OpwrightError(f"cannot write {file}: it is a folder", fix="name a file")
+            raise OpwrightError(f"the output must be a file, got the folder {file}", fix="name a file in it")
         partial = file.with_name(file.name + ".partial")
         try:
             partial.touch()
@@ -60,11 +60,12 @@ def read_json(file: Path, schemas: Sequence[str]) -> dict[str, Any]:
     except OSError as error:
         raise OpwrightError(f"cannot read {file}: {error.strerror}", fix="write it with --json") from None
     except ValueError:
-        raise OpwrightError(f"{file} is not JSON", fix="write it with --json") from None
+        raise OpwrightError(f"{file} must be a record in JSON, got other text", fix="write it with --json") from None
     found = record.get("schema") if isinstance(record, dict) else None
     if found not in schemas:
         raise OpwrightError(
-            f"{file} has the schema {found!r}, not {' or '.join(schemas)}", fix="write it with this version's --json"
+            f"{file} must have the schema {' or '.join(schemas)}, got {found!r}",
+            fix="write it with this version's --json",
         )
     assert isinstance(record, dict)  # only a dict has a schema
     return record

@@ -98,10 +98,9 @@ def read(records: Sequence[Mapping[str, Any]]) -> Records:
     for record in records:
         schema = record.get("schema")
         if schema not in _KINDS:
-            found = f"the schema {schema!r}" if schema is not None else "no schema"
             raise OpwrightError(
-                f"a record has {found}, which a report cannot show",
-                fix=f"pass files written by --json of check or bench ({', '.join(_KINDS)})",
+                f"a record must have the schema {' or '.join(_KINDS)}, got {schema!r}",
+                fix="pass files that check or bench have written with --json",
             )
         try:
             report = from_json(_KINDS[schema], record)

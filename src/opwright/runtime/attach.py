@@ -45,10 +45,15 @@ def make_spec(
         taken = " or a ".join(sorted(backend.takes))
         raise KernelError(f"{where} must be given a {taken}, got a {kind}", fix=f"pass a {taken}")
     if kind == "callable" and entry is not None:
-        raise KernelError(f"{where}: entry={entry!r} names a function in a file", fix="leave it out, or name the file")
+        raise KernelError(
+            f"{where}: entry must be left out with a callable, got {entry!r}", fix="leave it out, or pass a file"
+        )
     chosen, own_name = kernel_name(language, source, name)
     if chosen == REFERENCE:
-        raise KernelError(f"{where}: {chosen!r} is the name of the reference itself", fix="choose another name")
+        raise KernelError(
+            f"{where}: name must differ from the reference's, got {chosen!r}", fix="pass another one with name="
+        )
+    _refuse_places(devices or (), dtypes or (), where)
     return KernelSpec(
         name=chosen,
         backend=language,
@@ -61,6 +66,23 @@ def make_spec(
     )
 
 
+def _refuse_places(devices: Sequence[str], dtypes: Sequence[torch.dtype], where: str) -> None:
+    """Refuse devices and dtypes that no tensor has: such a kernel would never run, without a word."""
+    for device in devices:
+        try:
+            torch.device(device)
+        except (RuntimeError, TypeError):
+            raise KernelError(
+                f"{where}: devices must be types of torch's devices, got {device!r}",
+                fix="write devices=['cpu', 'cuda']",
+            ) from None
+    for dtype in dtypes:
+        if not isinstance(dtype, torch.dtype):
+            raise KernelError(
+                f"{where}: dtypes must be of type torch.dtype, got {dtype!r}", fix="write dtypes=[torch.float32]"
+            )
+
+
 def _find_file(contract: Contract, source: str | Path, suffixes: tuple[str, ...], where: str) -> Path:
     if "\n" in str(source):
         raise KernelError(f"{where} must be given the name of a file, got source text", fix="write it to a file")
@@ -68,10 +90,14 @@ def _find_file(contract: Contract, source: str | Path, suffixes: tuple[str, ...]
     tried = [beside / source, Path.cwd() / source]
     found = next((p.resolve() for p in tried if p.is_file()), None)
     if found is None:
-        raise KernelError(f"{where}: there is no file {str(source)!r}", fix=f"looked in {beside} and {Path.cwd()}")
+        raise KernelError(
+            f"{where} must be given a file that exists, got {str(source)!r}",
+            fix=f"write the file to {beside}, or to {Path.cwd()}",
+        )
     if found.suffix not in suffixes:
         raise KernelError(
-            f"{where} takes {' or '.join(suffixes)} files, not {found.name!r}", fix="use its own language"
+            f"{where} must be given a {' or '.join(suffixes)} file, got {found.name!r}",
+            fix="attach it with the method of its language",
         )
     return found
 

@@ -99,8 +99,10 @@ def op(
     """
     if unknown:
         name = next(iter(unknown))
-        known = "it takes where, random, deterministic, tf32 and autocast"
-        raise ContractError(f"ow.op has no argument {name!r}", fix=LIBRARY_NAMES.get(name, known))
+        raise ContractError(
+            f"an option of ow.op must be where, random, deterministic, tf32 or autocast, got {name!r}",
+            fix=LIBRARY_NAMES.get(name, "leave it out, or correct its name"),
+        )
     frame = inspect.currentframe()
     caller = frame.f_back if frame is not None else None
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}

@@ -95,10 +95,14 @@ class Evidence:
         for name, listed in sizes.items():
             if name not in known:
                 raise KernelError(
-                    f"{self.contract.qualname} has no dim {name!r}", fix=f"its dims are {sorted(map(str, known))}"
+                    f"{self.contract.qualname}: a dim must be one of {sorted(map(str, known))}, got {name!r}",
+                    fix="name a dim of the annotations",
                 )
             if not listed:
-                raise KernelError(f"{self.contract.qualname}: sizes got none for {name!r}", fix="pass at least one")
+                raise KernelError(
+                    f"{self.contract.qualname}: {name!r} must have at least one size, got none",
+                    fix="pass a tuple of sizes",
+                )
         self.contract.own_inputs.sizes = {name: tuple(listed) for name, listed in sizes.items()}
 
     def samples(self, function: Samples, /) -> Samples:

@@ -69,8 +69,9 @@ def _refuses_unknown_options(method: Function) -> Function:
     def checked(self: Any, *args: Any, **options: Any) -> Any:
         if unknown := sorted(options.keys() - set(known)):
             raise KernelError(
-                f"{self.contract.qualname}: op.{method.__name__} has no option {unknown[0]!r}",
-                fix=f"it takes {', '.join(known)}",
+                f"{self.contract.qualname}: an option of op.{method.__name__} must be one of {', '.join(known)}, "
+                f"got {unknown[0]!r}",
+                fix="leave it out, or correct its name",
             )
         return method(self, *args, **options)
 

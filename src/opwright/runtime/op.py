@@ -144,7 +144,8 @@ class Op(Tuning, BaseOp[P, R_co], Evidence):
     def _refuse_unknown(self, name: str) -> None:
         if name != REFERENCE and name not in self.kernels:
             raise KernelError(
-                f"{self.contract.qualname} has no kernel {name!r}", fix=f"it has {[*self.kernels, REFERENCE]}"
+                f"{self.contract.qualname}: the kernel must be one of {[*self.kernels, REFERENCE]}, got {name!r}",
+                fix="name one of them, or attach it",
             )
 
     def _restrict(self, name: str | None) -> None:

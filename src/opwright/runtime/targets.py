@@ -38,7 +38,7 @@ def load_target(target: str) -> list[Op]:
     """
     if not isinstance(target, str):
         raise TargetError(
-            f"{target!r} is not an operator that @ow.op has defined",
+            f"a target must be a file, a module or an operator that @ow.op has defined, got {target!r}",
             fix="pass the operator; its functional form is checked with it",
         )
     location, _, name = target.partition(":")
@@ -50,24 +50,29 @@ def load_target(target: str) -> list[Op]:
     found = defined_in(vars(module))
     if not found:
         raise TargetError(
-            f"{location} defines no operator", fix='define one with @ow.op("namespace::name") at module level'
+            f"{location} must define an operator, got none",
+            fix='define one with @ow.op("namespace::name") at module level',
         )
     if not name:
         return found
     chosen = [o for o in found if name in (o.contract.name, o.contract.qualname)]
     if not chosen:
         raise TargetError(
-            f"{location} has no operator {name!r}", fix=f"it has {', '.join(o.contract.name for o in found)}"
+            f"{location}: the operator must be one of {', '.join(o.contract.name for o in found)}, got {name!r}",
+            fix=f"write {location}:{found[0].contract.name}",
         )
     return chosen
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise TargetError(f"there is no file {str(path)!r}", fix="name a .py file, or a module that Python can import")
+        raise TargetError(
+            f"a target must be a file that exists, or a module, got {str(path)!r}",
+            fix="name a .py file, or a module that Python can import",
+        )
     if path.suffix != ".py":
         raise TargetError(
-            f"{str(path)!r} is not a Python file",
+            f"a target must be a .py file or a module, got {str(path)!r}",
             fix="name the .py file that defines the operator; other sources are attached there, as in op.cpp(...)",
         )
     path, name = path.resolve(), path.stem
@@ -94,7 +99,8 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise TargetError(
-                f"there is no module or file {name!r}", fix="name a .py file, or a module that Python can import"
+                f"a target must be a .py file or a module, got {name!r}",
+                fix="name a file that exists, or a module that Python can import",
             ) from None
         raise TargetError(f"importing {name} failed: {error}", fix=f"pip install {error.name}") from error
 

@@ -57,12 +57,14 @@ def time_calls(
     machine = this_machine()
     where = device or ("cuda" if machine.has_gpu else "cpu")
     if where == "cuda" and not machine.has_gpu:
-        raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
+        raise CheckError("the device must be one of this machine, got cuda without a CUDA GPU", fix="use --device cpu")
     load_extensions(build=True)
     known = {name for o in operators for name in o.kernels}
     for name in kernels or ():
         if name not in known:
-            raise CheckError(f"there is no kernel {name!r}", fix=f"there are {', '.join(sorted(known))}")
+            raise CheckError(
+                f"the kernel must be one of {', '.join(sorted(known)) or 'none'}, got {name!r}", fix="name one of them"
+            )
     errors: list[str] = []
     found = []
     for operator in operators:

@@ -280,7 +280,7 @@ def _measure(request: Request) -> BenchReport:
     machine = this_machine()
     where = request.device or ("cuda" if machine.has_gpu else "cpu")
     if where == "cuda" and not machine.has_gpu:
-        raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
+        raise CheckError("the device must be one of this machine, got cuda without a CUDA GPU", fix="use --device cpu")
     _refuse_unknown(request)
     cases = {id(o): _cases(o, request, where) for o in request.operators}
     load_extensions(build=False)
@@ -382,4 +382,7 @@ def _refuse_unknown(request: Request) -> None:
     ):
         for name in selected:
             if name not in known_names:
-                raise CheckError(f"there is no {what} {name!r}", fix=f"there are {', '.join(known_names)}")
+                raise CheckError(
+                    f"the {what} must be one of {', '.join(known_names) or 'none'}, got {name!r}",
+                    fix="name one of them",
+                )

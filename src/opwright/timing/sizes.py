@@ -86,7 +86,10 @@ def _dtypes(contract: Contract, names: Sequence[str]) -> list[tuple[tuple[str, t
     found = [d for name in names for d in known if name in {short(t) for _, t in d}]
     if not found:
         known_names = sorted({short(t) for d in known for _, t in d})
-        raise CheckError(f"{contract.qualname} takes no {', '.join(names)}", fix=f"it takes {', '.join(known_names)}")
+        expected = f"one of {', '.join(known_names)}" if known_names else "left out, as the contract fixes it"
+        raise CheckError(
+            f"{contract.qualname}: the dtype must be {expected}, got {', '.join(names)}", fix="leave --dtype out"
+        )
     return found
 
 
@@ -95,10 +98,15 @@ def _combinations(contract: Contract, base: Case, sizes: Mapping[str, Sequence[S
     extra = [n for n in sizes if n not in known]
     variadic = [n for n, s in known.items() if isinstance(s, tuple)]
     if extra and len(variadic) != 1:
-        raise CheckError(f"{contract.qualname} has no dim {extra[0]!r}", fix=f"its dims are {', '.join(known)}")
+        raise CheckError(
+            f"{contract.qualname}: a dim must be one of {', '.join(known)}, got {extra[0]!r}", fix="name one of them"
+        )
     for name in sizes.keys() - set(variadic):
         if any(isinstance(size, tuple) for size in sizes[name]):
-            raise CheckError(f"{contract.qualname}: {name!r} is one axis", fix=f"pass one number: {name}=1024")
+            raise CheckError(
+                f"{contract.qualname}: the size of {name!r} must be one number, got several axes",
+                fix=f"pass {name}=1024",
+            )
     found = []
     for combination in itertools.product(*sizes.values()):
         values = dict(zip(sizes, combination, strict=True))

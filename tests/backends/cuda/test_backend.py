@@ -111,9 +111,9 @@ def test_a_file_is_refused_without_nvcc_and_needs_no_nvrtc(namespace, tmp_path, 
         (
             HOST.replace("double a", "float a"),
             SignatureMismatchError,
-            "'a' is 'float', but the operator passes 'double'",
+            "parameter 'a' must be 'double', got 'float'",
         ),
-        (HOST.replace("Tensor scale(", "Tensor scaled("), KernelError, "has no function 'scale'"),
+        (HOST.replace("Tensor scale(", "Tensor scaled("), KernelError, "must define the function 'scale', got none"),
     ],
 )
 def test_a_host_function_of_another_signature_is_refused_without_compiling(namespace, tmp_path, text, error, output):
@@ -122,7 +122,7 @@ def test_a_host_function_of_another_signature_is_refused_without_compiling(names
 
 
 def test_a_launcher_with_other_parameters_is_refused(namespace):
-    with pytest.raises(SignatureMismatchError, match=r"takes \(x\), but the operator takes \(x, a\)"):
+    with pytest.raises(SignatureMismatchError, match=r"must take \(x, a\), got \(x\)"):
         scale(namespace).cuda(lambda x: x, name="launched")
 
 

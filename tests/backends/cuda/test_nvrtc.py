@@ -101,7 +101,7 @@ def test_a_compile_error_shows_file_line_source_and_caret(tmp_path: Path):
 
 
 def test_a_template_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(CompileError, match=r"has no kernel 'sub'\n.*\['many', 'inside', 'add'\]"):
+    with pytest.raises(CompileError, match=r"the kernel must be one of \['many', 'inside', 'add'\], got 'sub'"):
         compiled(SOURCE, "sub<float>")
 
 
@@ -124,7 +124,7 @@ def test_a_kernel_with_the_name_of_a_function_in_a_namespace_that_is_used_whole(
 
 
 def test_an_architecture_that_nvrtc_does_not_know_is_refused():
-    with pytest.raises(KernelRefusedError, match=r"does not compile for 'sm_30'\n.*sm_90"):
+    with pytest.raises(KernelRefusedError, match=r"arch must be one of .*sm_90.*, got 'sm_30'"):
         compiled(SOURCE, arch="sm_30")
 
 

@@ -44,7 +44,7 @@ def test_a_pointer_to_pointers_takes_a_list_of_tensors_whose_accesses_are_checke
         kernels["total"][1, 1](parts, [torch.zeros(8)], 2, 5)
     with pytest.raises(SimulatorError, match="out-of-bounds: reads 8 bytes"):
         kernels["total"][1, 1](parts, [out], 3, 4)
-    with pytest.raises(LaunchError, match="got float64 elements"):
+    with pytest.raises(LaunchError, match="elements, got float64"):
         kernels["total"][1, 1]([torch.ones(4, dtype=torch.float64)], [out], 1, 4)
 
 
@@ -86,7 +86,7 @@ def test_packed_accessors_take_tensors(cpp: str, dtype: torch.dtype, bits: int) 
     torch.testing.assert_close(y, x * 2 + 1)
     with pytest.raises(LaunchError, match="takes a tensor of 2 dims, but one of 1 came"):
         kernel[1, 32](x[0], y)
-    with pytest.raises(LaunchError, match="got float64 elements"):
+    with pytest.raises(LaunchError, match="elements, got float64"):
         kernel[1, 32](x.double(), y)
 
 

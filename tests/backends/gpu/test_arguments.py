@@ -93,7 +93,7 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
 @pytest.mark.parametrize(
     ("parameter", "value", "output"),
     [
-        (FLOATS, torch.ones(3, dtype=torch.float64), "got float64 elements\n  → pass float32"),
+        (FLOATS, torch.ones(3, dtype=torch.float64), "must have float32 elements, got float64\n  → pass float32"),
         (FLOATS, 3, "must be a tensor, got int 3"),
         (FLOATS, np.ones(3), "pass torch.from_numpy(array).cuda()"),
         (INT, 2**31, "must be between -2147483648 and 2147483647, got 2147483648\n  → declare it wider"),
@@ -112,18 +112,18 @@ def test_a_wrong_kind_is_refused_before_the_launch(parameter, value, output):
 
 def test_a_misaligned_view_is_refused_for_a_vector_pointer_only():
     x = torch.ones(9)[1:]
-    assert "multiple of 16 bytes, and this view starts 4 bytes past one" in refused(VECTORS, x)
+    assert "multiple of 16 bytes, got a view that starts 4 bytes past one" in refused(VECTORS, x)
     assert word(FLOATS, x)
 
 
 def test_a_tensor_of_another_device_is_refused():
-    with pytest.raises(LaunchError, match=r"got a tensor on cpu, but the kernel runs on cuda:0"):
+    with pytest.raises(LaunchError, match=r"must be on cuda:0, as the kernel is, got a tensor on cpu"):
         Packer("kernel", [FLOATS]).pack([torch.ones(3)], 0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_wrong_number_of_arguments_is_refused_with_the_declaration(count):
-    with pytest.raises(LaunchError, match=rf"takes 2 arguments, got {count}\n.*kernel\(float const\*, int\)"):
+    with pytest.raises(LaunchError, match=rf"must be given 2 arguments, got {count}\n.*kernel\(float const\*, int\)"):
         Packer("kernel", [FLOATS, INT]).pack([1] * count, HERE)
 
 

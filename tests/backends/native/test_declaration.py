@@ -99,13 +99,13 @@ def test_declarations_that_fit_are_accepted(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected_message"),
     [
-        ("Tensor saxpy(Tensor x, Tensor y) { return x; }", "takes 2 parameters, but the operator takes 3"),
-        ("Tensor saxpy(Tensor x, Tensor y, double a, int64_t n) { return x; }", "takes 4 parameters"),
-        ("Tensor saxpy(Tensor x, Tensor y, float a) { return x; }", "'a' is 'float', but the operator passes 'double'"),
-        ("Tensor saxpy(Tensor x, Tensor y, int64_t a) { return x; }", "'a' is 'int64_t'"),
-        ("Tensor saxpy(Tensor x, float* y, double a) { return x; }", "parameter 'y' is 'float*'"),
-        ("Tensor saxpy(Tensor y, Tensor x, double a) { return x; }", "takes (y, x, a), but the operator takes (x, y"),
-        ("void saxpy(Tensor x, Tensor y, double a) { }", "returns 'void'"),
+        ("Tensor saxpy(Tensor x, Tensor y) { return x; }", "must take 3 parameters, got 2"),
+        ("Tensor saxpy(Tensor x, Tensor y, double a, int64_t n) { return x; }", "must take 3 parameters, got 4"),
+        ("Tensor saxpy(Tensor x, Tensor y, float a) { return x; }", "parameter 'a' must be 'double', got 'float'"),
+        ("Tensor saxpy(Tensor x, Tensor y, int64_t a) { return x; }", "'a' must be 'double', got 'int64_t'"),
+        ("Tensor saxpy(Tensor x, float* y, double a) { return x; }", "must be 'torch::stable::Tensor', got 'float*'"),
+        ("Tensor saxpy(Tensor y, Tensor x, double a) { return x; }", "must take (x, y, a), got (y, x, a"),
+        ("void saxpy(Tensor x, Tensor y, double a) { }", "must return 'torch::stable::Tensor', got 'void'"),
     ],
 )  # fmt: skip
 def test_declarations_that_differ_are_refused_with_the_one_to_write(
@@ -120,7 +120,7 @@ def test_declarations_that_differ_are_refused_with_the_one_to_write(
 
 @pytest.mark.parametrize("text", ["", "// Tensor saxpy(Tensor x, Tensor y, double a) {}", "Tensor saxpy2(Tensor x) {}"])
 def test_a_missing_function_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match=r"saxpy.cpp has no function 'saxpy'") as error:
+    with pytest.raises(KernelError, match=r"saxpy.cpp must define the function 'saxpy', got none") as error:
         compare(tmp_path, text)
     assert "declare it as" in error.value.fix
 
@@ -156,13 +156,13 @@ def test_functions_in_namespaces_and_instances_of_templates(text: str, entry: st
 @pytest.mark.parametrize(
     ("text", "entry", "message", "fix"),
     [
-        ("namespace my { Tensor saxpy(Tensor x, Tensor y, double a) {} }", "saxpy", "but my::saxpy in line 1", "my::"),
-        ("template <class T>\nTensor saxpy(Tensor x, Tensor y, double a) {}", "saxpy", ":2 is a template", "<float>"),
-        ("Tensor saxpy(Tensor x, Tensor y, double a) {}", "my::saxpy", "but saxpy in line 1", "entry='saxpy'"),
+        ("namespace my { Tensor saxpy(Tensor x, Tensor y, double a) {} }", "saxpy", "got my::saxpy in line 1", "my::"),
+        ("template <class T>\nTensor saxpy(Tensor x, Tensor y, double a) {}", "saxpy", ":2, got ", "<float>"),
+        ("Tensor saxpy(Tensor x, Tensor y, double a) {}", "my::saxpy", "got saxpy in line 1", "entry='saxpy'"),
         (
             'Tensor on_cpu(Tensor x, Tensor y, double a) {}\nSTABLE_TORCH_LIBRARY_IMPL(demo, CPU, m) {\n'
             '  m.impl("saxpy", TORCH_BOX(&on_cpu));\n}',
-            "saxpy", "it registers on_cpu as saxpy", "entry='on_cpu'",
+            "saxpy", "got on_cpu, which it registers as saxpy", "entry='on_cpu'",
         ),
     ],
 )  # fmt: skip

@@ -120,7 +120,7 @@ def test_a_tuple_without_items_is_no_parameter() -> None:
 @pytest.mark.parametrize(
     ("attach", "message"),
     [
-        (lambda op: op.numba(scale_kernel, devices=["cuda"]), "takes .x, a, out.|is a kernel itself"),
+        (lambda op: op.numba(scale_kernel, devices=["cuda"]), "must take .x, a., got .x, a, out.|is a kernel itself"),
         (lambda op: op.numba(lambda x, a: x, devices=["cpu", "cuda"]), "for a CPU or a launcher for a GPU"),
         (lambda op: op.numba(lambda x, a: x, devices=["cuda"], parallel=True), "parallel= is for CPU kernels"),
     ],
@@ -139,7 +139,7 @@ def test_mistakes_are_found_when_a_kernel_is_attached(
     [
         (lambda x: scale_kernel[1, 32](x, 1.0, x), "scale_kernel got a tensor on cpu"),
         (lambda x: scale_kernel[1, 32](1.0), "scale_kernel got no tensor"),
-        (lambda x: scale_kernel[1](x), "scale_kernel.1. is not a launch configuration"),
+        (lambda x: scale_kernel[1](x), "scale_kernel: a launch must be .grid, block. with at most two more, got 1"),
         (lambda x: scale_kernel[1, 32, 7](x), "a stream of its own, 7"),
         (lambda x: scale_kernel.configure(1, 32, 7)(x), "a stream of its own, 7"),
         (lambda x: scale_kernel.forall(-1)(x), "forall"),

@@ -70,7 +70,7 @@ def test_arrays_give_arrays_and_tensors_tensors() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_arrays_and_tensors_in_one_call_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="arrays and tensors in one call"):
+    with pytest.raises(ArgumentError, match="must be given arrays or tensors, got both"):
         ow.compile_numpy(lambda x, y: x + y)(np.ones(2), torch.ones(2))
 
 
@@ -204,7 +204,7 @@ def test_a_default_float_dtype_is_of_one_function_only() -> None:
         assert [a.dtype for a in double(np.arange(3))] == [np.float64] * 3
     assert torch._dynamo.config.numpy_default_float == "float64"
     assert torch.get_default_dtype() is torch.float32
-    with pytest.raises(ContractError, match="default_float_dtype='half'"):
+    with pytest.raises(ContractError, match=r"default_float_dtype must be .*, got 'half'"):
         ow.compile_numpy(default_float_dtype="half")(made)  # type: ignore[call-overload]
 
 

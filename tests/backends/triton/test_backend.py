@@ -118,9 +118,9 @@ def test_a_file_is_not_imported_when_it_is_attached(namespace: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "expected_message"),
     [
-        ("def double(x, n): ...", "takes (x, n), but the operator takes (x)"),
-        ("def double(y): ...", "takes (y), but the operator takes (x)"),
-        ("def double(x, *, n): ...", "takes (x, *, n), but the operator takes (x)"),
+        ("def double(x, n): ...", "must take (x), got (x, n)"),
+        ("def double(y): ...", "must take (x), got (y)"),
+        ("def double(x, *, n): ...", "must take (x), got (x, *, n)"),
     ],
 )
 def test_a_mismatch_in_a_file_is_refused_when_it_is_attached(
@@ -135,9 +135,8 @@ def test_a_mismatch_in_a_file_is_refused_when_it_is_attached(
 
 def test_a_missing_function_or_a_broken_file_is_refused_when_it_is_attached(namespace: str, tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text("def other(x): ...\n")
-    with pytest.raises(KernelError, match="has no function 'double'") as error:
+    with pytest.raises(KernelError, match=r"must define the function 'double', got \['other'\]"):
         double(namespace).triton(tmp_path / "k.py")
-    assert "['other']" in error.value.fix
     (tmp_path / "k.py").write_text("x = 1\ndef double(x:\n")
     with pytest.raises(KernelError, match=r"k.py:2: "):
         double(namespace).triton(tmp_path / "k.py")

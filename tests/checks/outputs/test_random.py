@@ -151,7 +151,9 @@ def test_a_seed_that_is_used_wrongly_is_found(seeded, wrong, message):
 
 
 def test_an_undeclared_random_reference_is_refused_at_definition(namespace):
-    with pytest.raises(ow.errors.ContractError, match="the reference draws random numbers"):
+    with pytest.raises(
+        ow.errors.ContractError, match="the reference must return the same for the same arguments, got random numbers"
+    ):
 
         @ow.op(f"{namespace}::undeclared")
         def undeclared(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

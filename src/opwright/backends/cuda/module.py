@@ -81,7 +81,8 @@ def _find(source: str | Path, beside: Path | None) -> Path:
         if (folder / source).is_file():
             return (folder / source).resolve()
     raise KernelError(
-        f"ow.cuda_module: there is no file {str(source)!r}", fix=f"looked in {' and '.join(map(str, folders))}"
+        f"ow.cuda_module must be given a file that exists, or text with a __global__ function, got {str(source)!r}",
+        fix=f"write the file to {' or to '.join(map(str, folders))}",
     )
 
 
@@ -107,7 +108,9 @@ class CudaModule:
         self.defined = source.kernels
         parse_options(source.options)  # refuses an option that is not known
         if not self.defined:
-            raise KernelError(f"{source.name} has no __global__ function", fix="define one, or name another file")
+            raise KernelError(
+                f"{source.name} must define a __global__ function, got none", fix="define one, or name another file"
+            )
         for instance in instances:
             check_name(source, instance)
         self._kernels: dict[str, CudaKernel] = {}
@@ -247,7 +250,7 @@ class CudaKernel:
     def _configuration(self, launch: Any) -> Configuration:
         if not isinstance(launch, tuple) or not 2 <= len(launch) <= 4:
             raise LaunchError(
-                f"{self.name}[{launch!r}] is not a launch configuration",
+                f"{self.name}: a launch must be [grid, block] with at most two more, got {launch!r}",
                 fix=f"write {self.name}[grid, block](...), or {self.name}[grid, block, shared_bytes, cluster](...)",
             )
         grid, block, *rest = launch
@@ -300,8 +303,8 @@ class CudaKernel:
                 if argument.device.type in ("cuda", "cpu"):
                     return argument.get_device()
                 raise LaunchError(
-                    f"{self.name}: a tensor is on {argument.device}",
-                    fix="pass CUDA tensors (or CPU tensors: a simulation)",
+                    f"{self.name}: tensors must be on a GPU, or on the CPU for a simulation, got {argument.device}",
+                    fix="move them to one device",
                 )
         return torch.cuda.current_device() if torch.cuda.is_available() else _CPU
 
@@ -311,7 +314,7 @@ class CudaKernel:
 
     def __call__(self, *arguments: Any) -> Any:
         raise LaunchError(
-            f"{self.name} was called without a grid",
+            f"{self.name} must be called with a grid and a block, got neither",
             fix=f"write {self.name}[grid, block](...): blocks, then threads of a block",
         )
 

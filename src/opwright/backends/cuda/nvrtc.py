@@ -169,8 +169,8 @@ def _refuse_unknown_arch(source: CudaSource, arch: str) -> None:
     if number is None or int(number[1]) not in known:
         names = ", ".join(f"sm_{k}" for k in known)
         raise KernelRefusedError(
-            f"{source.name}: NVRTC {'.'.join(map(str, _version()))} does not compile for {arch!r}",
-            fix=f"it knows {names}",
+            f"{source.name}: arch must be one of {names}, got {arch!r}",
+            fix=f"choose one that NVRTC {'.'.join(map(str, _version()))} compiles for, or install another NVRTC",
         )
 
 
@@ -353,7 +353,9 @@ def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> 
     if missing and any(e.split("<")[0].strip() not in defined for e in asked):
         wrong = next(e for e in asked if e.split("<")[0].strip() not in defined)
         return CompileError(
-            f"{source.name} has no kernel {wrong.split('<')[0].strip()!r}", log=log, fix=f"it defines {list(defined)}"
+            f"{source.name}: the kernel must be one of {list(defined)}, got {wrong.split('<')[0].strip()!r}",
+            log=log,
+            fix="name one of them, or define it",
         )
     # NVRTC writes a file of its own for the names that were asked for.
     log = re.sub(r"__nv_name_map\(\d+\)", f"instance {', '.join(asked)}(1)", log).replace(

@@ -190,35 +190,48 @@ def _check_options(spec: KernelSpec, where: str) -> None:
     """Refuse invalid options, before anything is compiled."""
     if len(spec.devices) != 1 or spec.devices[0] not in ("cpu", "cuda"):
         raise KernelError(
-            f"{where}: devices={list(spec.devices)}, but one function is for the CPU or for a GPU",
+            f"{where}: devices must be ['cpu'] or ['cuda'], got {list(spec.devices)}",
             fix='attach two kernels, the second with devices=["cuda"], grid=... and block=...',
         )
     launches = [option for option in ("grid", "block") if option in spec.options]
     if _is_for_gpu(spec) and len(launches) < 2:
         raise KernelError(
-            f"{where}: a GPU kernel needs grid=... and block=...",
-            fix="as in grid=lambda x: ow.cdiv(x.numel(), 256), block=256",
+            f"{where}: a GPU kernel must have grid= and block=, got {' and '.join(launches) or 'neither'}",
+            fix="write them as in grid=lambda x: ow.cdiv(x.numel(), 256), block=256",
         )
     if not _is_for_gpu(spec) and (launches or "prebuilt" in spec.options):
         option = [*launches, "prebuilt"][0]
-        raise KernelError(f"{where}: {option}=... is for GPU kernels", fix='add devices=["cuda"]')
+        raise KernelError(
+            f"{where}: {option} must be left out for a CPU kernel, got {spec.options[option]!r}",
+            fix='leave it out, or add devices=["cuda"]',
+        )
     if not re.fullmatch(r"[A-Za-z_]\w*", _source(spec).stem):
-        raise KernelError(f"{where}: Mojo cannot import a file of that name", fix="use letters, digits and _")
+        raise KernelError(
+            f"{where}: the file's name must be one that Mojo can import, got {_source(spec).name!r}",
+            fix="use letters, digits and _",
+        )
     params = spec.options.get("params", {})
     if not isinstance(params, Mapping):
-        raise KernelError(f"{where}: params={params!r}", fix='write params={"width": 4}')
+        raise KernelError(
+            f"{where}: params must be a dict of compile-time parameters, got {params!r}",
+            fix='write params={"width": 4}',
+        )
     for name, value in params.items():
         if not callable(value) and literal(value) is None:
             raise KernelError(
-                f"{where}: the compile-time parameter {name!r} is {value!r}",
-                fix="give a number, a string, a dtype that Mojo has, or a function of the arguments that returns one",
+                f"{where}: params[{name!r}] must be a number, a string or a dtype that Mojo has, got {value!r}",
+                fix="pass one, or a function of the arguments that returns one",
             )
     alignment = spec.options.get("alignment", 1)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise KernelError(f"{where}: alignment={alignment!r}", fix="give a power of two, in bytes")
+        raise KernelError(
+            f"{where}: alignment must be a power of two, got {alignment!r}", fix="pass it in bytes, as in alignment=16"
+        )
     flags = spec.options.get("options", ())
     if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
-        raise KernelError(f"{where}: options={flags!r} is not a list of flags", fix='write options=["-D", "NAME=1"]')
+        raise KernelError(
+            f"{where}: options must be a list of flags, got {flags!r}", fix='write options=["-D", "NAME=1"]'
+        )
 
 
 def _probe_prebuilt(spec: KernelSpec) -> Probe:

@@ -70,15 +70,18 @@ class MaxBackend(Backend):
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
         where = f"{contract.qualname}:{spec.name}: {_source(spec).name}"
         if not (_folder(spec) / "__init__.mojo").is_file():
-            raise KernelError(f"{where} is not in a Mojo package", fix="put an empty __init__.mojo beside it")
+            raise KernelError(
+                f"{where} must be in a Mojo package, got a folder without __init__.mojo",
+                fix="put an empty __init__.mojo beside it",
+            )
         for argument in contract.signature.arguments:
             if argument.kind is not Kind.TENSOR or argument.optional:
                 raise KernelError(
-                    f"{where}: MAX takes tensors only, and {argument.name!r} is not one", fix="use op.mojo"
+                    f"{where}: the arguments must be tensors for MAX, got {argument.name!r}", fix="use op.mojo"
                 )
         for name, value in _params(spec).items():
             if not callable(value) and literal(value) is None:
-                raise KernelError(f"{where}: the compile-time parameter {name!r} is {value!r}", fix="give a number")
+                raise KernelError(f"{where}: params[{name!r}] must be a number, got {value!r}", fix="pass a number")
         if spec.options.get("symbolic"):
             _refuse_unnamed_dims(contract, where)
         _check_execute(_execute_of(_source(spec), spec.entry, where), spec, contract, where)
@@ -117,7 +120,7 @@ def _refuse_unnamed_dims(contract: Contract, where: str) -> None:
         for dim in tensor.dims if tensor else ():
             if not isinstance(dim, FixedDim) and not (isinstance(dim, NamedDim) and str(dim) in argument_dims):
                 raise KernelError(
-                    f"{where}: symbolic=True needs dims with a name or a fixed size, and {dim} has neither",
+                    f"{where}: with symbolic=True, dims must have a name or a fixed size, got {dim}",
                     fix="leave symbolic out: then MAX compiles for each shape",
                 )
 
@@ -128,12 +131,14 @@ def _execute_of(source: Path, entry: str, where: str) -> Declaration:
     registered = re.findall(r'(?m)^@(?:extensibility|compiler)\.register\("(\w+)"', text)
     if entry not in registered:
         raise KernelError(
-            f"{where} registers no operator {entry!r}", fix=f"name one with entry=...; it registers {registered}"
+            f"{where} must register the operator {entry!r}, got {registered}", fix="name one of them with entry=..."
         )
     own = re.split(rf'(?m)^@(?:extensibility|compiler)\.register\("{entry}".*$', text)[1]
     found = read_declaration(re.sub(r"(?m)^ {4}", "", own), "execute")
     if found is None:
-        raise KernelError(f"{where}: the operator {entry!r} has no execute", fix="give its struct a static def execute")
+        raise KernelError(
+            f"{where}: the struct of {entry!r} must have an execute, got none", fix="give it a static def execute"
+        )
     return found
 
 
@@ -148,12 +153,14 @@ def _check_execute(execute: Declaration, spec: KernelSpec, contract: Contract, w
     for name in _params(spec):
         if name not in own:
             raise KernelError(
-                f"{where}: {spec.entry} has no compile-time parameter {name!r}", fix=f"it has {own or 'none'}"
+                f"{where}: params must be compile-time parameters of {spec.entry}, {own}, got {name!r}",
+                fix="leave it out, or add it to the source",
             )
     for name in own:
         if name not in _params(spec) and name not in execute.optional:
             raise KernelError(
-                f"{where}: the compile-time parameter {name!r} of {spec.entry} is not given",
+                f"{where}: params must have the compile-time parameter {name!r} of {spec.entry}, got "
+                f"{list(_params(spec))}",
                 fix=f"add params={{{name!r}: ...}}",
             )
     tensors = [a for a in execute.arguments if a not in ("ctx", "context", "_ctx")]

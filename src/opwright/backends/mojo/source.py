@@ -182,18 +182,19 @@ def check_declaration(
     outputs, arguments = slots_of(contract, where)
     fix = f"declare it as {_suggestion(entry, (*outputs, *arguments), params)}"
     if declaration is None:
-        raise KernelError(f"{where} has no function {entry!r}", fix=f"it defines {list(defined)}; {fix}")
+        raise KernelError(f"{where} must define the function {entry!r}, got {list(defined)}", fix=fix)
     for name in params:
         if name not in declaration.parameters:
             close = difflib.get_close_matches(name, declaration.parameters, 1)
             raise KernelError(
-                f"{where}: {entry} has no compile-time parameter {name!r}",
-                fix=f"write {close[0]!r}" if close else f"it has {list(declaration.parameters)}",
+                f"{where}: params must be compile-time parameters of {entry}, {list(declaration.parameters)}, "
+                f"got {name!r}",
+                fix=f"write {close[0]!r}" if close else "leave it out, or add it to the source",
             )
     missing = [p for p in declaration.parameters if p not in (*params, "dtype") and p not in declaration.optional]
     if missing:
         raise KernelError(
-            f"{where}: the compile-time parameter {missing[0]!r} of {entry} is not given",
+            f"{where}: params must have the compile-time parameter {missing[0]!r} of {entry}, got {list(params)}",
             fix=f"add it to params={{{missing[0]!r}: ...}}, or give it a default in the source",
         )
     expected = [part.partition(":")[0] for slot in (*outputs, *arguments) for part in slot.declared()]
@@ -201,13 +202,15 @@ def check_declaration(
         without = [p for slot in arguments for p in slot.declared()]
         left_out = len(declaration.arguments) == len(without)
         raise SignatureMismatchError(
-            f"{where}: {entry} takes {len(declaration.arguments)} arguments ({', '.join(declaration.arguments)}), but "
-            f"{contract.qualname} passes {len(expected)} ({', '.join(expected)})"
+            f"{where}: {entry} must take {len(expected)} arguments ({', '.join(expected)}), got "
+            f"{len(declaration.arguments)} ({', '.join(declaration.arguments)})"
             + ("; it seems that the output was left out, which comes first" if left_out else ""),
             fix=fix,
         )
     if declaration.returns not in ("", "None"):
-        raise SignatureMismatchError(f"{where}: {entry} returns {declaration.returns}", fix="write into the output")
+        raise SignatureMismatchError(
+            f"{where}: {entry} must return nothing, got {declaration.returns}", fix="write into the output"
+        )
     if declaration.raises and not raising:
         raise KernelError(
             f"{where}: {entry} raises, which a GPU kernel cannot", fix="check in when=..., and drop raises"

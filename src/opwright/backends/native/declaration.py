@@ -132,7 +132,8 @@ def compare_declaration(spec: KernelSpec, contract: Contract) -> Definition:
     found = _named(spec, contract, list(_definitions(parsed(text).code, name.rpartition("::")[2])), text, fix)
     if not arguments and all(definition.is_template for definition in found):
         raise KernelError(
-            f"{contract.qualname}: {spec.entry}() in {spec.source.name}:{found[-1].line} is a template",
+            f"{contract.qualname}: entry must name an instance of the template in {spec.source.name}:{found[-1].line}, "
+            f"got {spec.entry!r}",
             fix=f"name an instance, as in entry='{name}<float>'",
         )
     mistakes = [_mistake(definition, spec, contract) for definition in found]
@@ -151,13 +152,18 @@ def _named(
     here = [definition for definition in found if definition.name == name]
     if here:
         return here
-    where = f"{contract.qualname}: {spec.source.name} has no function {name!r}"
+    where = f"{contract.qualname}: {spec.source.name} must define the function {name!r}"
     if found:
-        raise KernelError(f"{where}, but {found[-1].name} in line {found[-1].line}", fix=f"entry={found[-1].name!r}")
+        raise KernelError(
+            f"{where}, got {found[-1].name} in line {found[-1].line}", fix=f"pass entry={found[-1].name!r}"
+        )
     registered = [function for function in implementations(text, contract.name) if function != name]
     if registered:
-        raise KernelError(f"{where}; it registers {registered[0]} as {contract.name}", fix=f"entry={registered[0]!r}")
-    raise KernelError(where, fix=fix)
+        raise KernelError(
+            f"{where}, got {registered[0]}, which it registers as {contract.name}",
+            fix=f"pass entry={registered[0]!r}",
+        )
+    raise KernelError(f"{where}, got none of that name", fix=fix)
 
 
 def _mistake(definition: Definition, spec: KernelSpec, contract: Contract) -> str:
@@ -166,18 +172,18 @@ def _mistake(definition: Definition, spec: KernelSpec, contract: Contract) -> st
     abi, arguments, parameters = abi_of(spec), contract.signature.arguments, definition.parameters
     where = f"{contract.qualname}: {spec.entry}() in {spec.source.name}"
     if len(parameters) != len(arguments):
-        return f"{where} takes {len(parameters)} parameters, but the operator takes {len(arguments)}"
+        return f"{where} must take {len(arguments)} parameters, got {len(parameters)}"
     names, expected_names = [name for _, name in parameters], [a.name for a in arguments]
     if names != expected_names and sorted(names) == sorted(expected_names):
-        return f"{where} takes ({', '.join(names)}), but the operator takes ({', '.join(expected_names)})"
+        return f"{where} must take ({', '.join(expected_names)}), got ({', '.join(names)})"
     for argument, (written, _) in zip(arguments, parameters, strict=True):
         expected, bare = _expected_type(argument, abi), _bare(written)
         if not expected.matches(bare) and (bare in _KNOWN or "*" in bare):
-            return f"{where}: parameter {argument.name!r} is {written!r}, but the operator passes {expected.spelling!r}"
+            return f"{where}: parameter {argument.name!r} must be {expected.spelling!r}, got {written!r}"
     returned = _bare(definition.returned)
     is_other = returned != _bare(return_type(contract, abi)) and returned not in abi.others_returned
     if is_other and returned in _KNOWN and returned != "auto":
-        return f"{where} returns {definition.returned!r}, but the operator returns {return_type(contract, abi)!r}"
+        return f"{where} must return {return_type(contract, abi)!r}, got {definition.returned!r}"
     return ""
 
 

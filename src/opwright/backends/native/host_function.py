@@ -73,13 +73,13 @@ def check_options(spec: KernelSpec, contract: Contract) -> None:
     """Refuse options that are not a list of compiler flags, and an ABI that there is not."""
     if spec.options.get("abi", ATEN.name) not in ABIS:
         raise KernelError(
-            f"{contract.qualname}:{spec.name}: abi={spec.options['abi']!r} is not known",
-            fix=f"use one of {', '.join(map(repr, ABIS))}",
+            f"{contract.qualname}:{spec.name}: abi must be {' or '.join(map(repr, ABIS))}, got {spec.options['abi']!r}",
+            fix="leave it out for torch's stable ABI",
         )
     flags = spec.options.get("options", ())
     if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
         raise KernelError(
-            f"{contract.qualname}:{spec.name}: options={flags!r} is not a list of compiler flags",
+            f"{contract.qualname}:{spec.name}: options must be a list of compiler flags, got {flags!r}",
             fix="write one string per flag, as in options=['-DN=4', '-ffast-math']",
         )
 

@@ -109,7 +109,7 @@ class GpuKernel:
         """Bind a grid (blocks), a block (threads) and, as a fourth, bytes of dynamic shared memory."""
         if not isinstance(launch, tuple) or not 2 <= len(launch) <= 4:
             raise LaunchError(
-                f"{self.name}[{launch!r}] is not a launch configuration",
+                f"{self.name}: a launch must be [grid, block] with at most two more, got {launch!r}",
                 fix=f"write {self.name}[grid, block](...), or {self.name}[grid, block, 0, shared_bytes](...)",
             )
         return self.configure(*launch)

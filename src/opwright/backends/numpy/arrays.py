@@ -101,7 +101,8 @@ def borrow(leaves: Sequence[Any], device: torch.device | None, who: str, *, func
     arrays = [leaf for leaf in leaves if is_array(leaf)]
     if tensors and arrays:
         raise ArgumentError(
-            f"{who} was given arrays and tensors in one call", fix="pass either: torch.as_tensor(array) does not copy"
+            f"{who} must be given arrays or tensors, got both in one call",
+            fix="pass tensors: torch.as_tensor(array) does not copy",
         )
     if tensors:
         found = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)

@@ -84,8 +84,10 @@ def refuse_unknown_kernels(operators: Sequence[Op], chosen: Sequence[str], other
     full_names = {f"{o.contract.qualname}:{name}" for o in operators for name in (*o.kernels, *others)}
     for name in chosen:
         if name not in names | full_names:
-            there_are = ", ".join(sorted(names)) or "none"
-            raise CheckError(f"no operator has a kernel {name!r}", fix=f"there are {there_are}")
+            raise CheckError(
+                f"the kernel must be one of {', '.join(sorted(names)) or 'none'}, got {name!r}",
+                fix="name one of them, or attach it",
+            )
 
 
 def _plan_kernel(

@@ -75,8 +75,8 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
     _refuse_list_beside_mutated(signature, qualname)
     if not any(a.is_tensor for a in arguments):
         raise ContractError(
-            f"{qualname}: no argument is a tensor, so no device can be chosen",
-            fix="give it at least one tensor argument",
+            f"{qualname}: an argument must be a tensor, got {', '.join(a.name for a in arguments) or 'none'}",
+            fix="give it a tensor, whose device decides where the operator runs",
         )
     refuse_inconsistent(signature, qualname)
     reads = {name for a in arguments if a.values is not None for name in a.values.reads}
@@ -122,17 +122,20 @@ def _resolve_hints(function: Callable[..., Any], qualname: str, scope: Mapping[s
 def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname: str) -> Argument:
     name, where = parameter.name, f"{qualname}: argument {parameter.name!r}"
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        raise ContractError(f"{where} is variadic, which a schema cannot express", fix="name every argument")
+        stars = "*" if parameter.kind is inspect.Parameter.VAR_POSITIONAL else "**"
+        raise ContractError(
+            f"{where} must be one argument, got {stars}{name}", fix="name every argument: a schema needs all of them"
+        )
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise ContractError(f"{where} is positional-only", fix="remove the '/'")
+        raise ContractError(f"{where} must have a keyword, got a '/' behind it", fix="remove the '/'")
     if name not in hints:
-        raise ContractError(f"{where} has no annotation", fix=f"annotate it: {_SUPPORTED}")
+        raise ContractError(f"{where} must have an annotation, got none", fix=f"annotate it: {_SUPPORTED}")
     annotation, drawn_from = _unwrap_annotated(hints[name])
     is_mutated = _is_marked(hints[name], Mutated)
     inner, optional = unwrap_optional(annotation)
     if parameter.default is None and not optional:
         raise ContractError(
-            f"{where} has the default None, but its annotation does not allow it",
+            f"{where} must have a default of type {_show(inner)}, got None",
             fix="add '| None' to its annotation, or remove the default",
         )
     is_mutated = is_mutated or _is_marked(inner, Mutated)
@@ -160,20 +163,25 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
         _refuse_without_meaning(of_each, is_mutated, where)
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY and is_array and not is_mutated:
         raise ContractError(
-            f"{where} is a keyword-only tensor, which torch.library cannot differentiate",
-            fix="put it before the '*'; numbers, bools, strings and tensors that are written may be keyword-only",
+            f"{where} must be positional, got a tensor after the '*'",
+            fix="put it before the '*'; numbers, bools, strings and mutated tensors may be keyword-only",
         )
     if _is_array(inner):
         schema_type = torch.Tensor | None if optional else torch.Tensor
         return Argument(kind=Kind.TENSOR, schema_type=schema_type, tensor=_read_tensor(inner, where), **shared)
     if _is_list_of_arrays(inner):
         if optional:
-            raise ContractError(f"{where} is an optional list of tensors", fix="use an empty list instead of None")
+            raise ContractError(
+                f"{where} must be a list of tensors, got an optional one", fix="use an empty list instead of None"
+            )
         tensor = _read_tensor(typing.get_args(inner)[0], where)
         return Argument(kind=Kind.TENSOR_LIST, schema_type=list[torch.Tensor], tensor=tensor, **shared)
     if inner is ProcessGroup:
         if optional or parameter.default is not inspect.Parameter.empty:
-            raise ContractError(f"{where} is a process group that may be left out", fix="pass one in every call")
+            raise ContractError(
+                f"{where} must be passed in every call, got a process group that may be left out",
+                fix="remove the default, and None from the annotation",
+            )
         return Argument(kind=Kind.SCALAR, schema_type=str, is_group=True, **shared)
     plain, choices, length = _read_scalar(inner)
     if plain in _SCALARS:
@@ -181,13 +189,16 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
         return Argument(kind=Kind.SCALAR, schema_type=schema_type, choices=choices, length=length, **shared)
     if inner in (torch.Tensor, np.ndarray):
         raise ContractError(
-            f"{where} is a bare {inner.__name__}: its shape and dtype are not stated",
+            f"{where} must state a dtype and a shape, got {inner.__name__}",
             fix=f'write {name}: Float[{inner.__name__}, "n k"], or Shaped[{inner.__name__}, "..."] for any',
         )
     if inner is getattr(dist, "ProcessGroup", dist):
-        raise ContractError(f"{where} is torch's own process group", fix=f"annotate it {name}: ow.ProcessGroup")
+        raise ContractError(
+            f"{where} must be an ow.ProcessGroup, got torch's own process group",
+            fix=f"annotate it {name}: ow.ProcessGroup",
+        )
     fix = "take a seed: int, and make the generator of it" if inner is torch.Generator else f"use {_SUPPORTED}"
-    raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=fix)
+    raise ContractError(f"{where} must have a type that a schema can express, got {_show(inner)}", fix=fix)
 
 
 def _refuse_without_meaning(annotation: Any, is_mutated: bool, where: str) -> None:
@@ -228,13 +239,15 @@ def _read_scalar(annotation: Any) -> tuple[Any, tuple[Any, ...], int | None]:
 def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) -> tuple[tuple[Return, ...], bool]:
     where = f"{qualname}: the return value"
     if "return" not in hints:
-        raise ContractError(f"{where} has no annotation", fix='annotate it, as in -> Float[Tensor, "n"]')
+        raise ContractError(
+            f"{where} must have an annotation, got none", fix='annotate it, as in -> Float[Tensor, "n"]'
+        )
     annotation, _ = _unwrap_annotated(hints["return"])
     if annotation is type(None):
         if may_be_none:
             return (), False
         raise ContractError(
-            f"{where} is None, and no argument is marked as mutated: there is no result to compare",
+            f"{where} must be a tensor where no argument is marked as mutated, got None",
             fix="return the result, or mark what it writes: Annotated[Float[Tensor, ...], ow.mutated]",
         )
     is_tuple = typing.get_origin(annotation) is tuple
@@ -246,13 +259,13 @@ def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) ->
     flags = [is_saved for _, is_saved in marked]
     if flags != sorted(flags) or all(flags):
         raise ContractError(
-            f"{where} has ow.saved_for_backward before an output that is returned to the caller",
+            f"{where} must have outputs with ow.saved_for_backward last, got one before an output for the caller",
             fix="return at least one tensor for the caller first, and the saved outputs last",
         )
     for part in parts:
         if not _is_array(part):
             raise ContractError(
-                f"{where} has type {_show(part)}",
+                f"{where} must consist of tensors, got {_show(part)}",
                 fix='return tensors: Float[Tensor, "n"], tuple[Float[Tensor, "n"], Int[Tensor, "n"]], or one list of '
                 'them, list[Float[Tensor, "?n"]]; an empty tensor for one that may be absent',
             )
@@ -273,8 +286,8 @@ def _is_list_of_arrays(annotation: Any) -> bool:
 def _read_tensor(annotation: Any, where: str) -> TensorType:
     if annotation.array_type not in (torch.Tensor, np.ndarray):
         raise ContractError(
-            f"{where} is a jaxtyping array on {_show(annotation.array_type)}",
-            fix="use torch.Tensor or np.ndarray",
+            f"{where} must be a jaxtyping array on torch.Tensor or np.ndarray, got {_show(annotation.array_type)}",
+            fix="write Float[torch.Tensor, ...]",
         )
     try:
         dims = parse_dims(annotation.dim_str)
@@ -283,7 +296,9 @@ def _read_tensor(annotation: Any, where: str) -> TensorType:
     language: Language = "numpy" if annotation.array_type is np.ndarray else "torch"
     dtypes = _torch_dtypes(annotation.dtypes, language)
     if not dtypes:
-        raise ContractError(f"{where}: torch has no dtype of class {annotation.dtype.__name__}", fix="use Float or Int")
+        raise ContractError(
+            f"{where} must have a dtype of torch, got {annotation.dtype.__name__}", fix="use Float or Int"
+        )
     return TensorType(dims, annotation.dtype.__name__, dtypes, language)
 
 

@@ -58,11 +58,12 @@ def make_contract(
     checked_name(qualname)
     if autocast is not None and autocast not in AUTOCAST:
         raise ContractError(
-            f"{qualname}: autocast={autocast!r} is not a policy", fix=f"use one of {list(AUTOCAST)}, or None"
+            f"{qualname}: autocast must be {', '.join(map(repr, AUTOCAST))} or None, got {autocast!r}",
+            fix="leave it out to get arguments as they are",
         )
     if deterministic and random is True:
         raise ContractError(
-            f"{qualname}: deterministic=True, but its results are random (random=True)",
+            f"{qualname}: random must be False with deterministic=True, got True",
             fix='leave one of them out, or take the seed as an int argument and write random="seed"',
         )
     if not inspect.isfunction(function):
@@ -140,7 +141,7 @@ def _read_relations(qualname: str, signature: Signature, texts: Sequence[str]) -
         if unknown := relation.names - known:
             raise ContractError(
                 f"{qualname}: where={text!r} must use dims of one axis and int arguments, got {sorted(unknown)}",
-                fix=f"there are {sorted(known)}",
+                fix=f"use {', '.join(sorted(known))}" if known else "state a shape with a named dim of one axis",
             )
         found.append(relation)
     return tuple(found)
@@ -175,8 +176,7 @@ def _compare_mutation(contract: Contract) -> None:
             completed = True
     if drawn.first and not contract.random:
         raise ContractError(
-            f"{where}: the reference draws random numbers ({drawn.first}), so that it gives different results for the "
-            "same arguments",
+            f"{where}: the reference must return the same for the same arguments, got random numbers ({drawn.first})",
             fix="declare it, @ow.op(..., random=True), and results are compared by their statistics; or draw with a "
             'torch.Generator that an argument seeds, and declare random="seed" if kernels may draw other numbers',
         )
@@ -184,13 +184,13 @@ def _compare_mutation(contract: Contract) -> None:
         is_written = _versions(value) != before
         if is_written and not argument.mutated:
             raise ContractError(
-                f"{where}: the reference writes into its argument {argument.name!r}",
+                f"{where}: the reference must leave its argument {argument.name!r} unchanged, got a write into it",
                 fix="work on a copy (.clone()) and return it, or declare it: "
                 f"{argument.name}: Annotated[{argument.tensor}, ow.mutated]",
             )
         if argument.mutated and completed and not is_written and None not in before:
             raise ContractError(
-                f"{where}: the argument {argument.name!r} is marked ow.mutated, but the reference does not write it",
+                f"{where}: the reference must write {argument.name!r}, which is marked ow.mutated, got no write",
                 fix="write into it (.copy_(), .add_(), x[...] = …); `x = x + 1` only binds the name to a new tensor",
             )
     if completed:
@@ -198,7 +198,7 @@ def _compare_mutation(contract: Contract) -> None:
     for output in tree.tensors(outputs):
         if any(share_memory(output, written) for written in signature.written(arguments)):
             raise ContractError(
-                f"{where}: the reference returns an argument that it writes, or a view of it",
+                f"{where}: the reference must return new tensors, got an argument that it writes, or a view of it",
                 fix="leave it out of the result (-> None if nothing else is returned): the caller has it",
             )
 
@@ -213,8 +213,8 @@ def _compare_sizes(contract: Contract, outputs: Sequence[torch.Tensor]) -> None:
             if str(dim) in contract.signature.data_dependent and isinstance(size, int):
                 known = sorted(contract.signature.single_sizes)
                 raise ContractError(
-                    f"{contract.qualname}: the return value has the dim {str(dim)!r}, but no argument's shape has it, "
-                    "and the size does not depend on data",
+                    f"{contract.qualname}: the return value must have dims of the arguments, or sizes that depend on "
+                    f"data, got {str(dim)!r}",
                     fix=f"compute it from {known}, or write '_' for a size that is not stated",
                 )
 

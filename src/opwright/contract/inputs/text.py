@@ -19,6 +19,8 @@ from opwright.errors import CheckError
 
 __all__ = ["parse_case"]
 
+_EXPLAINED = "`opwright check --help-cases` explains the parts of a case"
+
 
 def parse_case(contract: Contract, text: str) -> Case:
     """The reverse of ``str(case)``; missing parts are filled in from the contract. Raises CheckError."""
@@ -41,13 +43,13 @@ def parse_case(contract: Contract, text: str) -> Case:
     options = _parse_options(contract, values, text)
     ranks = int(_parse_size(values.pop("ranks", "1"), 1, text)) if contract.signature.groups else 1  # type: ignore[arg-type]
     if values or layout not in layouts_of(contract):
-        known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional",
-                 "absent", "scalars", "values"]  # fmt: skip
-        wrong = next(iter(values), layout)
-        raise CheckError(
-            f"the case {text!r} has {wrong!r}, which {contract.qualname} does not know",
-            fix=f"it knows {', '.join(known)}; layouts are {', '.join(layouts_of(contract))}",
-        )
+        of_dtypes = ["dtype"] if len(classes) == 1 else classes
+        known = [*(n for n, _ in case.sizes), *of_dtypes, "layout", "optional", "absent", "scalars", "values"]
+        if values:
+            part, expected, got = "a part", ", ".join(known), next(iter(values))
+        else:
+            part, expected, got = "layout", ", ".join(layouts_of(contract)), layout
+        raise CheckError(f"the case {text!r}: {part} must be one of {expected}, got {got!r}", fix=_EXPLAINED)
     _refuse_other_dtypes(contract, dtypes, text)
     case = Case(
         sizes, dtypes, layout, absent, without, lists=lists, scalars=scalars, values=of_tensors, ranks=ranks,
@@ -81,7 +83,7 @@ def _split(text: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals:
             raise CheckError(
-                f"{part!r} in the case {text!r} is not name=value", fix='write it like "n=5 dtype=float32"'
+                f"the case {text!r}: a part must be name=value, got {part!r}", fix=f'write "n=5"; {_EXPLAINED}'
             )
         values[name] = value
     return values
@@ -89,7 +91,7 @@ def _split(text: str) -> dict[str, str]:
 
 def _one_of(value: str, name: str, known: Sequence[str], text: str) -> str:
     if value and value not in known:
-        raise CheckError(f"the case {text!r} has {name}={value}", fix=f"use one of {', '.join(known)}, or leave it out")
+        raise CheckError(f"the case {text!r}: {name} must be one of {', '.join(known)}, got {value!r}", fix=_EXPLAINED)
     return value
 
 
@@ -98,11 +100,15 @@ def _parse_sample(contract: Contract, values: dict[str, str], text: str) -> Case
     number, layout = values.pop("sample"), values.pop("layout", "contiguous")
     known = sample_cases(contract)
     if not number.isdigit() or int(number) >= len(known) or layout not in layouts_of(contract):
-        raise CheckError(f"the case {text!r} is of no sample", fix=f"{contract.qualname} has {len(known)}, from 0")
+        numbers = f"a number below {len(known)}" if known else "left out, as the operator has no samples"
+        raise CheckError(f"the case {text!r}: sample must be {numbers}, got {number!r}", fix=_EXPLAINED)
     found = dataclasses.replace(known[int(number)], layout=layout)
     other = [f"{name}={value}" for name, value in values.items() if f"{name}={value}" not in str(found).split()]
     if other:
-        raise CheckError(f"the case {text!r} has {other[0]}, but the sample is {found}", fix="leave it out")
+        raise CheckError(
+            f"the case {text!r}: sizes and dtypes must be those of the sample, {found}, got {other[0]!r}",
+            fix=f"leave {other[0]} out",
+        )
     return found
 
 
@@ -113,14 +119,15 @@ def _parse_size(text: str, like: Size, case: str) -> Size:
         return int(text)
     except ValueError:
         raise CheckError(
-            f"{text!r} in the case {case!r} is not a size", fix='use 5, or 2x3 for "*n" ("-": none)'
+            f"the case {case!r}: a size must be a number, or numbers with x between, got {text!r}",
+            fix="write n=5, or n=2x3 for two axes of a *n dim, or n=- for none",
         ) from None
 
 
 def _parse_dtype(text: str, case: str) -> torch.dtype:
     dtype = getattr(torch, text, None)
     if not isinstance(dtype, torch.dtype):
-        raise CheckError(f"{text!r} in the case {case!r} is not a dtype", fix="use one such as float32")
+        raise CheckError(f"the case {case!r}: a dtype must be one of torch, got {text!r}", fix="write dtype=float32")
     return dtype
 
 
@@ -128,7 +135,8 @@ def _refuse_other_dtypes(contract: Contract, dtypes: Iterable[tuple[str, torch.d
     admitted = {a.tensor.dtype_class: a.tensor.dtypes for a in contract.signature.arguments if a.tensor}
     for name, dtype in dtypes:
         if dtype not in admitted[name]:
+            expected = ", ".join(map(short, admitted[name]))
             raise CheckError(
-                f"the case {text!r} has {short(dtype)}, but {contract.qualname} takes {name}",
-                fix=f"use one of {', '.join(map(short, admitted[name]))}",
+                f"the case {text!r}: the dtype must be one of {expected}, got {short(dtype)}",
+                fix=f"choose one of {name}, as the operator states",
             )

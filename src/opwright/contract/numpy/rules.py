@@ -31,7 +31,10 @@ _DTYPES: dict[str, tuple[torch.dtype, torch.dtype]] = {
 def check_default_float_dtype(name: str, where: str) -> DefaultFloatDtype:
     """``name`` if it is a supported default; otherwise raises ContractError."""
     if name not in _DTYPES:
-        raise ContractError(f"{where}: default_float_dtype={name!r}", fix='use "float64", as NumPy does, or "float32"')
+        raise ContractError(
+            f'{where}: default_float_dtype must be "float64" or "float32", got {name!r}',
+            fix='pass "float64", as NumPy does',
+        )
     return name  # type: ignore[return-value]
 
 

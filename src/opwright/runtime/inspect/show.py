@@ -33,7 +33,7 @@ from opwright.runtime.targets import load_target
 # The views of the Triton code that Inductor generates.
 _GENERATED_VIEWS = ("triton", *STAGES, "sass", "resources")
 
-__all__ = ["VIEWS", "all_of", "show_cuda_file", "show_kernel", "show_reference", "views_of"]
+__all__ = ["VIEWS", "all_of", "refuse_unknown", "show_cuda_file", "show_kernel", "show_reference", "views_of"]
 
 
 def views_of(
@@ -58,7 +58,19 @@ def views_of(
         elif Path(target).is_file():
             yield from ((target, shown) for shown in show_cuda_file(Path(target), what, arch, instances))
         else:
-            raise TargetError(f"there is no file {target!r}", fix="name a .cu or .py file, or a module")
+            raise TargetError(
+                f"a target must be a file that exists, or a module, got {target!r}", fix="name a .cu or .py file"
+            )
+
+
+def refuse_unknown(operator: Op, kernels: Sequence[str]) -> None:
+    """Raise TargetError for the first name of a kernel that the operator does not have."""
+    if unknown := [k for k in kernels if k not in (*operator.kernels, REFERENCE)]:
+        known = [*operator.kernels, REFERENCE]
+        raise TargetError(
+            f"{operator.contract.qualname}: the kernel must be one of {known}, got {unknown[0]!r}",
+            fix="name one of them, or attach it",
+        )
 
 
 def _views_of_operator(
@@ -66,8 +78,7 @@ def _views_of_operator(
 ) -> Iterator[tuple[str, Shown]]:
     """Without a selection, kernels without such a view are skipped, if at least one has it."""
     qualname = operator.contract.qualname
-    if unknown := [k for k in kernels if k not in (*operator.kernels, REFERENCE)]:
-        raise TargetError(f"{qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels, REFERENCE]}")
+    refuse_unknown(operator, kernels)
     refused: list[KernelRefusedError] = []
     for name, kernel in operator.kernels.items():
         if kernels and name not in kernels:

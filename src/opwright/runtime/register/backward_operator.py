@@ -101,8 +101,8 @@ class BackwardOperator:
         if returned != needed:
             of = ", ".join(self.forward.signature.positional[i].name for i in self._inputs)
             raise self._mismatch(
-                f"it returns {returned} tensor(s), but {name} has {needed} argument(s) with a gradient: {of}",
-                "return a gradient for each of them, in that order",
+                f"it must return a gradient for each of ({of}), got {returned} tensor{'s' * (returned != 1)}",
+                "return one for each of them, in that order",
             )
 
     def _wanted_parameters(self) -> Iterator[str]:
@@ -122,7 +122,7 @@ class BackwardOperator:
             return -1 - int(number[1] or 0)
         results = ["result"] if outputs == 1 else [f"result{i}" for i in range(outputs)]
         raise self._mismatch(
-            f"its parameter {argument.name!r} is neither an argument nor an output of {self.forward.qualname}",
+            f"its parameters must be arguments or outputs of {self.forward.qualname}, got {argument.name!r}",
             f"name it one of {names + results}, or {_NEEDS} (list[bool])",
         )
 
