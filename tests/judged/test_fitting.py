@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opwright.judged.fitting import fit
-from opwright.judged.relations import relations_of
+from opwright.judged.inferring.fitting import fit
+from opwright.judged.inferring.relations import relations_of
 
 
 @pytest.mark.parametrize(

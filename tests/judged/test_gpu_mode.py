@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opwright.judged.formats import read_tasks
-from opwright.judged.inference import infer
+from opwright.judged.inferring.inference import infer
 from opwright.judged.run import judge
 from opwright.judged.task import Task
 from opwright.results import Status

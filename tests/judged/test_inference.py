@@ -8,7 +8,7 @@ import pytest
 
 from opwright.errors import TargetError
 from opwright.judged.contract import Inferred
-from opwright.judged.inference import infer
+from opwright.judged.inferring.inference import infer
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 from tests.judged.programs import PROBLEM, SOFTMAX

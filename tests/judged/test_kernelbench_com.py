@@ -8,7 +8,7 @@ import pytest
 
 from opwright.judged.contract_text import contract_text
 from opwright.judged.formats import read_tasks
-from opwright.judged.inference import infer
+from opwright.judged.inferring.inference import infer
 from opwright.judged.run import judge
 from opwright.results import Status
 

@@ -30,7 +30,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         "import opwright as ow",
         *(["from opwright.contract.own_inputs import Rule"] if task.rule else []),
         "from opwright.judged.called import CalledTask",
-        *(["from opwright.judged.custom_inputs import custom_values"] if _has_custom_values(inferred) else []),
+        *(["from opwright.judged.stated.custom_inputs import custom_values"] if _has_custom_values(inferred) else []),
         "",
         "task = CalledTask(",
         f"    {str(task.file)!r},",

@@ -7,7 +7,7 @@ import socket
 
 from opwright.errors import OpwrightError
 from opwright.judged.contract_text import contract_text
-from opwright.judged.inference import infer
+from opwright.judged.inferring.inference import infer
 from opwright.judged.task import Task
 from opwright.results.json_form import from_json, to_json
 

@@ -27,7 +27,7 @@ TAKES = "folders with task.yml and reference.py, or submissions in them"
 _ENTRY = re.compile(r"^(def custom_kernel\b|custom_kernel\s*=)", re.MULTILINE)
 _OF_TASK = ("reference", "task", "utils")
 _TOLERANCE = re.compile(r"make_match_reference\(\s*ref_kernel\s*(.*?)\)", re.DOTALL)
-_REFERENCE = """from opwright.judged.data_task import DataTask
+_REFERENCE = """from opwright.judged.stated.data_task import DataTask
 
 {constants}
 task = DataTask({folder!r}, {{{case}}})
@@ -40,7 +40,7 @@ def get_inputs():
 def reference(*tensors):
     return task.reference(tensors)
 """
-_CANDIDATE = """from opwright.judged.data_task import DataTask
+_CANDIDATE = """from opwright.judged.stated.data_task import DataTask
 
 custom_kernel = DataTask({folder!r}, {case!r}).submission({file!r})
 """

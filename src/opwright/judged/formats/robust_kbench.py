@@ -48,7 +48,7 @@ class TaskModel(Model):
 """
 _CANDIDATE = """
 
-from opwright.judged.solutions import Solution
+from opwright.judged.stated.solutions import Solution
 
 _kernel = Solution({folder!r}, {entry!r}, inputs=[], outputs={{}}, flags={flags!r})
 

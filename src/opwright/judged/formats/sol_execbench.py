@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opwright.contract.own_inputs import Rule
-from opwright.judged.definition_tasks import Dialect, tasks_of
-from opwright.judged.definitions import json_files
+from opwright.judged.stated.definition_tasks import Dialect, tasks_of
+from opwright.judged.stated.definitions import json_files
 from opwright.judged.task import Task
 
 __all__ = ["NAME", "TAKES", "recognises", "tasks"]

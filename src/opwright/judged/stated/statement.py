@@ -13,7 +13,7 @@ from opwright.contract.shapes.dims import evaluate, names_in
 from opwright.contract.shapes.relations import parse_relation
 from opwright.errors import ContractError, TargetError
 from opwright.judged.contract import Inferred, InferredTensor
-from opwright.judged.definitions import Definition, TensorSpec, Workload
+from opwright.judged.stated.definitions import Definition, TensorSpec, Workload
 
 __all__ = ["RANGES", "Statement"]
 

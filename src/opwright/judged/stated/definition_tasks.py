@@ -9,10 +9,10 @@ from pathlib import Path
 
 from opwright.contract.own_inputs import Rule
 from opwright.errors import TargetError
-from opwright.judged.definitions import Definition, Files, Solution, json_files, read_files
 from opwright.judged.names import unique
 from opwright.judged.packages import missing_package
-from opwright.judged.stated import RANGES, Statement
+from opwright.judged.stated.definitions import Definition, Files, Solution, json_files, read_files
+from opwright.judged.stated.statement import RANGES, Statement
 from opwright.judged.task import Candidate, Task
 
 __all__ = ["Dialect", "tasks_of"]
@@ -21,7 +21,7 @@ _LARGEST_WORKLOAD = 1 << 16
 _REFERENCE = """
 
 def reference_outputs(*arguments):
-    from opwright.judged.solutions import in_order
+    from opwright.judged.stated.solutions import in_order
 
     return in_order(run(*arguments), {})
 """
@@ -32,7 +32,7 @@ def workload_inputs():
 
 {}    return [{}]
 """
-_CANDIDATE = """from opwright.judged.solutions import Solution
+_CANDIDATE = """from opwright.judged.stated.solutions import Solution
 
 # {name}, for {definition}
 run = Solution(

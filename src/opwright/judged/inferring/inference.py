@@ -19,12 +19,12 @@ from opwright.contract.dtypes import short
 from opwright.errors import TargetError
 from opwright.judged.called import parameters_of
 from opwright.judged.contract import Inferred, InferredTensor
-from opwright.judged.fitting import fit
-from opwright.judged.reference_run import Axis, Reference, Run
-from opwright.judged.relations import relations_of
+from opwright.judged.inferring.fitting import fit
+from opwright.judged.inferring.reference_run import Axis, Reference, Run
+from opwright.judged.inferring.relations import relations_of
+from opwright.judged.inferring.value_ranges import Range, float_ranges, integer_range
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
-from opwright.judged.value_ranges import Range, float_ranges, integer_range
 
 __all__ = ["infer"]
 

@@ -1,0 +1,1 @@
+"""Contracts that a task states, in JSON: definitions, workloads and solutions."""
