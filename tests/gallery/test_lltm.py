@@ -408,7 +408,7 @@ def test_elus_and_tanhs_of_small_and_large_values_are_right(dtype):
         ({"bias": torch.zeros(20)}, r"dim '3\*s' of argument 'bias' must be 21"),
         ({"x": torch.zeros(4, 5)}, r"dim 'b' of argument 'h' must be 4 \(as in argument 'x'\), got 3"),
         ({"h": torch.zeros(3, 7, dtype=torch.float64)}, "float64"),
-        ({"c": torch.zeros(3, 7, device="meta")}, "argument 'c' is on meta, but 'x' is on cpu"),
+        ({"c": torch.zeros(3, 7, device="meta")}, "argument 'c' must be on cpu, as 'x' is, got meta"),
         ({"x": torch.zeros(5)}, "argument 'x'"),
         ({"h": torch.zeros(3, 7, dtype=torch.int64)}, "int64"),
     ],
@@ -631,7 +631,7 @@ def test_any_kernel_can_stand_behind_the_module(device):
 
 def test_a_kernel_that_is_not_there_is_named():
     with pytest.raises(
-        ow.errors.KernelError, match=r"(?s)no kernel 'fortran'.*it has .'cpp', 'cuda', 'cuda_accessors'"
+        ow.errors.KernelError, match=r"must be one of .'cpp', 'cuda', 'cuda_accessors'.*, got 'fortran'"
     ):
         LLTM(3, 6, kernel="fortran")
 

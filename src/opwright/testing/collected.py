@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ def collect(*targets: Any, **options: Any) -> None:
     Raises:
         CheckError: it is called elsewhere.
     """
-    file = Path(sys._getframe(1).f_code.co_filename).resolve()
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame is not None else None
+    file = Path(caller.f_code.co_filename if caller is not None else "").resolve()
     if file.name != "conftest.py":
         raise CheckError(
             f"ow.testing.collect must be called in a conftest.py, got {file.name}", fix="move the line there"

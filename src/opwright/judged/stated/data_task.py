@@ -20,6 +20,7 @@ import torch
 from opwright import tree
 from opwright.errors import KernelError
 from opwright.internals.compiler import fake_tensors
+from opwright.internals.tensors import version_of
 from opwright.judged.own_modules import imported, own_modules
 
 __all__ = ["DataTask"]
@@ -204,7 +205,7 @@ class _Empty(torch.overrides.TorchFunctionMode):
 
     def unwritten(self, tensors: Sequence[Any]) -> frozenset[int]:
         """The positions of those tensors that still are as they were allocated."""
-        made = {t.data_ptr() for t in self._made if t._version == 0 and t.numel()}
+        made = {t.data_ptr() for t in self._made if version_of(t) == 0 and t.numel()}
         return frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.Tensor) and t.data_ptr() in made)
 
 
