@@ -21,7 +21,7 @@ LAYERS = (
     "errors", "tree", "import_file", "internals", "results", "processor", "target", "machine", "languages",
     "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime", "workers", "sweep",
     "checks", "timing", "cluster", "report", "package", "gallery", "planted", "mutation", "port", "judged", "testing",
-    "pytest_plugin", "cli",
+    "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),

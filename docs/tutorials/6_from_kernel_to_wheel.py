@@ -189,6 +189,8 @@ write(
     "fresh/user.py",
     """
 
+import sys
+
 sys.modules["opwright"] = None
 
 import fast_norms

@@ -1,7 +1,4 @@
-"""Operators in the tests of a project: ``ow.testing.cases`` and ``collect`` for pytest, ``strategy`` for Hypothesis.
-
-Installing opwright registers the plugin that ``collect`` needs. A suite that uses none of them imports none of this.
-"""
+"""Operators in the tests of a project: ``ow.testing.cases`` and ``collect`` for pytest, ``strategy`` for Hypothesis."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from opwright.results import CheckReport, Status, Verdict
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 
-__all__ = ["CheckCase", "Selection", "cases", "cases_of"]
+__all__ = ["CheckCase", "Selection", "cases", "cases_of", "group_of"]
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def cases(
         "check",
         [
             pytest.param(
-                case, id=f"{case.selection.op.contract.name}-{case.id}" if several else case.id, marks=_group(case)
+                case, id=f"{case.selection.op.contract.name}-{case.id}" if several else case.id, marks=group_of(case)
             )
             for case in found
         ],
@@ -153,6 +154,8 @@ def _device_of(task: Task) -> str:
     return str(task.target)
 
 
-def _group(case: CheckCase) -> pytest.MarkDecorator:
-    """The tests of one kernel stay in one process of pytest-xdist."""
-    return pytest.mark.xdist_group(f"{case.selection.op.contract.qualname}-{case.selection.kernel}")
+def group_of(case: CheckCase) -> list[pytest.MarkDecorator]:
+    """The mark with which the tests of one kernel stay in one process of pytest-xdist, if that is installed."""
+    if importlib.util.find_spec("xdist") is None:
+        return []
+    return [pytest.mark.xdist_group(f"{case.selection.op.contract.qualname}-{case.selection.kernel}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -78,16 +79,22 @@ def test_cases_parametrise_a_test(project: Path) -> None:
     assert "test_ops.py::test_doubled[wrong-cpu-values]" in done.stdout
 
 
-def test_a_suite_that_uses_nothing_imports_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "test_nothing.py").write_text(
-        "import sys\ndef test_nothing():\n    assert 'torch' not in sys.modules\n"
+def test_a_hook_of_the_file_s_own_is_not_replaced(project: Path) -> None:
+    text = (
+        'import opwright as ow\ndef pytest_collect_file(file_path):\n    pass\now.testing.collect("testing_ops.py")\n'
     )
-    done = run(tmp_path)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    (project / "conftest.py").write_text(text)
+    done = run(project)
+    assert "pytest_collect_file must be left to ow.testing.collect" in done.stdout + done.stderr
+
+
+def test_the_package_registers_no_plugin() -> None:
+    """Pytest would rewrite its assertions, and operators would have other fingerprints than in workers."""
+    assert "pytest11" not in {point.group for point in importlib.metadata.distribution("opwright").entry_points}
 
 
 def test_collect_belongs_into_a_conftest() -> None:
-    with pytest.raises(CheckError, match=r"must be called in a conftest\.py, got test_plugin\.py"):
+    with pytest.raises(CheckError, match=r"must be called in a conftest\.py, got test_testing\.py"):
         ow.testing.collect("testing_ops.py")
 
 
