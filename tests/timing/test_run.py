@@ -470,6 +470,10 @@ def test_the_command_times_writes_records_and_compares_with_an_earlier_run(tmp_p
     slower = opwright("--baseline", "old.json", "--fail-on-slower", "3%")
     assert slower.returncode == 1
     assert "slower benchcli::double" in slower.stdout
+    without = opwright("--no-limits", "--json", "without.json")
+    assert "of limit" not in without.stdout
+    assert "limits" not in without.stderr, "their first measurement takes half a minute"
+    assert json.loads((tmp_path / "without.json").read_text())["roofline"] == []
     wrong = opwright("--baseline", "bench_op.py")
     assert wrong.returncode == 2
     assert "must be a record in JSON" in wrong.stderr

@@ -49,6 +49,9 @@ def bench(
     ] = None,
     ray: Ray = None,
     resume: Resume = None,
+    no_limits: Annotated[
+        bool, typer.Option("--no-limits", help="Leave out the machine's limits, whose first measurement takes long.")
+    ] = False,
     calls: Annotated[
         bool, typer.Option("--calls", help="Time the host's part of a call instead, for each way to call.")
     ] = False,
@@ -59,7 +62,7 @@ def bench(
     if calls:
         _refuse_with_calls(
             html=html, iters=iters, baseline=baseline, fail_on_slower=fail_on_slower, direction=direction,
-            ray=ray, resume=resume,
+            ray=ray, resume=resume, no_limits=no_limits or None,
         )  # fmt: skip
         _bench_calls(targets, kernel, device, size, dtype, quick=quick, json=json)
     from opwright.report.files import read_json
@@ -81,6 +84,7 @@ def bench(
             directions=[d.value for d in direction or Direction],
             quick=quick,
             iters=iters,
+            limits=not no_limits,
             events=Events(step=line.on_message, resumed=say),
             **where.options(),
         )

@@ -58,6 +58,7 @@ def bench(
     calls: Literal[False] = False,
     quick: bool = False,
     iters: int | None = None,
+    limits: bool = True,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     events: Events = QUIET,
@@ -84,6 +85,7 @@ def bench(
     calls: bool = False,
     quick: bool = False,
     iters: int | None = None,
+    limits: bool = True,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     events: Events = QUIET,
@@ -100,9 +102,10 @@ def bench(
         baselines: some of ``reference``, ``torch.compile`` and the operators' own; by default all.
         calls: time the host's part of calls instead, in each way: the operator, torch.ops, each kernel, with a
             gradient, compiled. By default at the smallest size. It takes no ``directions``, ``baselines``, ``iters``,
-            ``executor`` or ``resume``, of ``events`` only ``step``, and returns a ``CallsReport``.
+            ``limits``, ``executor`` or ``resume``, of ``events`` only ``step``, and returns a ``CallsReport``.
         quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
         iters: the number of samples of each (at least two), instead of the stop rule; more only beside a slow one.
+        limits: compare with the machine's roofline limits. Their first measurement takes half a minute.
         executor: where operators are timed, such as ``opwright.cluster.RayCluster``: each as a whole on one machine,
             with a GPU for itself, or on the CPU with the machine. By default, in this process.
         resume, events: as for ``ow.check``; each operator's times are written when it is finished. After Ctrl-C the
@@ -117,15 +120,15 @@ def bench(
     """
     if calls:
         _refuse_with_calls(
-            directions=directions != _DIRECTIONS, baselines=baselines, iters=iters, executor=executor, resume=resume,
-            events=events != Events(step=events.step),
+            directions=directions != _DIRECTIONS, baselines=baselines, iters=iters, limits=not limits,
+            executor=executor, resume=resume, events=events != Events(step=events.step),
         )  # fmt: skip
         return time_calls(
             load_operators(targets), kernels, device, sizes or {}, dtypes, quick=quick, progress=events.step
         )
     request = Request(
         load_operators(targets), kernels, device, sizes or {}, dtypes, directions, baselines, quick, iters,
-        events.step, events.finished,
+        events.step, events.finished, limits=limits,
     )  # fmt: skip
     if executor is None and resume is None:
         return measure(request)

@@ -48,6 +48,11 @@ def test_a_wide_terminal_has_one_table():
     assert shown(200, compared("reference", "torch.compile")).count("triton_autotuned") == 1
 
 
+def test_a_column_without_a_value_is_left_out():
+    assert "of limit" in shown(100, make_measurement(roofline_fraction=0.5))
+    assert "of limit" not in shown(100, make_measurement(roofline_fraction=None))
+
+
 def test_a_time_that_tells_nothing_is_called_noisy_with_what_to_do():
     text = shown(100, make_measurement(gpu_us=Estimate(10.0, 2.0, 900.0, 40)))
     assert "10.0 noisy" in text

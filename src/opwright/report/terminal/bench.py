@@ -75,6 +75,7 @@ def _tables(measured: Sequence[Measurement], width: int) -> Iterator[Table]:
         rows.setdefault((_case_text(m.case), m.kernel), {})[m.cache] = m
     columns = _columns(list(dict.fromkeys(name for m in measured for name in m.comparisons)))
     cells = {name: [of(by_cache) for by_cache in rows.values()] for name, of in columns.items()}
+    cells = {name: texts for name, texts in cells.items() if any(texts)}
     longest = [max(map(cell_len, texts)) for texts in zip(("case", "kernel"), *rows, strict=True)]
     used = room = min(sum(longest) + 2, width // 2)  # longer ones continue in a second line
     block: list[str] = []
