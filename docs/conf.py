@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
-os.environ.setdefault("COLUMNS", "100")  # the width of terminal output in the tutorials
+# The tutorials run commands as a reader does who has activated the environment, in a terminal of 88 columns.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+os.environ.setdefault("COLUMNS", "88")
 
 project = "opwright"
 author = "the opwright authors"

@@ -1,10 +1,12 @@
 """The documents agree with the repository: layers, files, links, commands."""
 
 import html
+import os
 import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -137,15 +139,20 @@ def with_its_tools(tutorial):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("tutorial", [with_its_tools(tutorial) for tutorial in TUTORIALS])
 def test_tutorials_run(tutorial, tmp_path):
-    run = subprocess.run([sys.executable, tutorial], cwd=tmp_path, capture_output=True, text=True)
+    activated = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    run = subprocess.run([sys.executable, tutorial], cwd=tmp_path, env=activated, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert list(tmp_path.iterdir()) == []  # all files are in folders that are gone by now
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda t: t.stem)
-def test_tutorials_say_what_the_reader_can_do_and_link_three_pages(tutorial):
+def test_tutorials_say_what_the_reader_can_do_and_needs_and_link_three_pages(tutorial):
     text = re.sub(r"(?m)^# ?", "", tutorial.read_text())
     assert "\n\nAfter this tutorial you can " in text
+    (extras,) = re.findall(r"``pip install -e '\.\[([\w,]+)\]'``", text)
+    extras_of = {"triton": "triton", "mojo": "mojo", "max": "max"}  # by the marks of their tests
+    assert {extras_of[tool] for tool in TOOLS[tutorial.stem[0]] if tool in extras_of} <= set(extras.split(","))
+    assert ("matplotlib" in text) == ("report" in extras)
     pages = re.findall(r":doc:`/([^`]+)`", text.split("Next\n----\n")[1])
     assert len(pages) == 3
     assert [page for page in pages if not (SITE / f"{page}.md").exists()] == []

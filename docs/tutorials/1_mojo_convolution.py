@@ -13,7 +13,8 @@ Modular's text on `custom operators in PyTorch <https://puzzles.modular.com>`_ d
 - The operator has a gradient and takes part in ``torch.compile``.
 - A check finds the read past the end that the original sizes do not show.
 
-The files of this tutorial are in a temporary folder. Two functions stand for your editor and your terminal.
+It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[mojo,max]'``. Its files are in a temporary
+folder. Two functions stand for your editor and your terminal.
 """
 
 import subprocess
@@ -30,7 +31,7 @@ def write(name, text):
 
 
 def run(command, code=0):
-    """Run a command in the folder, and print its output. It must end with this exit code."""
+    """Run a command in the folder, and print its output. Its exit code must be this one."""
     print(f"$ {command}")
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
     print(done.stdout.partition("\nnot checked\n")[0])  # what could not be checked is left out here

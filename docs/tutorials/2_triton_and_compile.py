@@ -13,7 +13,8 @@ these by hand. Here they follow from a reference. This page goes further in thre
 - It runs without a GPU: a simulator checks every memory access of the kernel.
 - You see the code for a GPU that you do not have.
 
-The files of this tutorial are in a temporary folder. Two functions stand for your editor and your terminal.
+It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[triton]'``. Its files are in a temporary
+folder. Two functions stand for your editor and your terminal.
 """
 
 import subprocess
@@ -34,7 +35,7 @@ def write(name, text):
 
 
 def run(command, code=0):
-    """Run a command in the folder, and print its output. It must end with this exit code."""
+    """Run a command in the folder, and print its output. Its exit code must be this one."""
     print(f"$ {command}")
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
     print(done.stdout.partition("\nnot checked\n")[0])  # what could not be checked is left out here

@@ -13,7 +13,8 @@ page goes further in three points:
 - The check finds three faults in the first attempts. The original text has two of them.
 - The backward is an operator, so it is checked like the forward. ``torch.compile`` traces both.
 
-The files of this tutorial are in a temporary folder. Two functions stand for your editor and your terminal.
+It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[report]'``. Its files are in a temporary
+folder. Two functions stand for your editor and your terminal.
 """
 
 import subprocess
@@ -35,7 +36,7 @@ def write(name, text):
 
 
 def run(command, code=0):
-    """Run a command in the folder, and print its output. It must end with this exit code."""
+    """Run a command in the folder, and print its output. Its exit code must be this one."""
     print(f"$ {command}")
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
     print(done.stdout.partition("\nnot checked\n")[0])  # what could not be checked is left out here

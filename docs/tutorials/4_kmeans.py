@@ -13,8 +13,8 @@ The example is that of PyTorch's text `Compiling NumPy code into C++ or CUDA via
 - An operator with a NumPy reference has a gradient.
 - A check compares your own kernels with the NumPy code, NaN included.
 
-The files of this tutorial are in a temporary folder. Three functions stand for your editor, your terminal
-and an import.
+It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[report]'``. Its files are in a temporary
+folder. Three functions stand for your editor, your terminal and an import.
 """
 
 import importlib
@@ -37,7 +37,7 @@ def write(name, text):
 
 
 def run(command, code=0):
-    """Run a command in the folder, and print its output. It must end with this exit code."""
+    """Run a command in the folder, and print its output. Its exit code must be this one."""
     print(f"$ {command}")
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
     print(done.stdout.partition("\nnot checked\n")[0])  # what could not be checked is left out here

@@ -14,7 +14,8 @@ goes further in three points:
 - The machine code shows the width of each load, without a GPU.
 - The figures are compared with a copy of as many bytes, with cold caches, and with the noise of the machine.
 
-The files of this tutorial are in a temporary folder. Two functions stand for your editor and your terminal.
+It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[cuda,report]'``. Its files are in a
+temporary folder. Two functions stand for your editor and your terminal.
 """
 
 import json
@@ -36,7 +37,7 @@ def write(name, text):
 
 
 def run(command, code=0):
-    """Run a command in the folder, and print its output. It must end with this exit code."""
+    """Run a command in the folder, and print its output. Its exit code must be this one."""
     print(f"$ {command}")
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
     print(done.stdout.partition("\nnot checked\n")[0])  # what could not be checked is left out here
@@ -148,11 +149,13 @@ run("opwright check add.py --check values --check memory --check gradients")
 # Does the compiler load packs at once? The machine code for an H100 tells. NVRTC makes it here, without a GPU.
 # ``LDG`` loads from global memory, and ``STG`` stores.
 
-for kernel in ("f16", "f16x2", "f16x8"):
-    run(f"opwright show add.py --what sass --arch sm_90 --kernel {kernel} | grep -E 'LDG|STG'")
+run(
+    "opwright show add.py --what sass --arch sm_90 --kernel f16x8 --kernel f16x2 --kernel f16 "
+    "| grep -E 'tutorial|LDG|STG'"
+)
 
 # %%
-# The first accesses of each listing are the pack: 16, 32 and 128 bits. The others are the loop for the last elements,
+# The first accesses of each listing are the pack: 128, 32 and 16 bits. The others are the loop for the last elements,
 # which one thread runs.
 #
 # Time it
@@ -181,7 +184,8 @@ for name in names:
 # ---------------------
 # A benchmark is honest if it says SAME for the same code. On an H200, 23 kernels timed against themselves gave SAME in
 # 46 of 46 comparisons (:download:`record <../../benchmarks/results/2026-11-21-h200-self-comparison.json>`). Try it
-# here: this kernel is the reference.
+# here: this kernel is the reference. ``--no-limits`` leaves out the machine's limits, whose first measurement takes
+# half a minute.
 
 write(
     "same.py",
@@ -202,7 +206,10 @@ def same(x, y):
     return x + y
 """,
 )
-run("opwright bench same.py --quick --direction forward --size n=1000000 --device cpu | grep -v 'the same for all'")
+run(
+    "opwright bench same.py --quick --no-limits --direction forward --size n=1000000 --device cpu "
+    "| grep -v 'the same for all'"
+)
 
 # %%
 # The last column has the verdict and the ratio of the times. FASTER and SLOWER appear only if the difference exceeds

@@ -12,7 +12,8 @@ PyTorch's `C++ extension tutorial <https://docs.pytorch.org/tutorials/advanced/c
 - The wheel needs neither a compiler nor opwright where it is installed.
 - Calls that no kernel in the wheel can handle run the reference.
 
-The files of this tutorial are in a temporary folder. Two functions stand for your editor and your terminal.
+It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[triton,package]'``. Its files are in a
+temporary folder. Two functions stand for your editor and your terminal.
 """
 
 import subprocess
@@ -29,7 +30,7 @@ def write(name, text):
 
 
 def run(command, code=0):
-    """Run a command in the folder, and print its output. It must end with this exit code."""
+    """Run a command in the folder, and print its output. Its exit code must be this one."""
     print(f"$ {command}")
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
     print(done.stdout)
@@ -163,10 +164,11 @@ run("opwright check norms.py")
 #
 # Time it
 # -------
-# ``opwright bench`` compares the kernels with the reference. ``±`` is the spread. ``limit`` is what this machine's
-# memory and processor allow. The machine that builds this page has two cores and other work to do; run it on yours.
+# ``opwright bench`` compares the kernels with the reference. ``±`` is the spread. The machine that builds this page has
+# two cores and other work to do; run it on yours. Without ``--no-limits``, the table also says how near each time is to
+# what the memory and the processor allow. That takes half a minute the first time.
 
-run("opwright bench norms.py --quick --direction forward --size m=1024 --size n=1024")
+run("opwright bench norms.py --quick --no-limits --direction forward --size m=1024 --size n=1024")
 
 # %%
 # Package it
@@ -188,6 +190,7 @@ run(f"pip install --quiet --no-deps --target fresh build/dist/{wheel.name}")
 write(
     "fresh/user.py",
     """
+import sys
 
 import sys
 
