@@ -122,7 +122,7 @@ def test_what_was_timed_is_shown_and_a_wrong_timed_output_is_a_failure(python_on
     (report,) = reports
     assert {m.kernel for m in report.measurements} == {"matmul", "reference"}
     assert report.roofline == (), "limits take a minute to measure, the first time"
-    assert re.search(r"matmul \(Python\).*(FASTER|SLOWER|SAME|UNCLEAR): [\d.,]+", done.output)
+    assert re.search(r"matmul \(Python\).*(FASTER|SLOWER|SAME|UNCLEAR) × [\d.,]+", done.output)
 
 
 def test_every_kernel_and_target_of_the_story_exists():
