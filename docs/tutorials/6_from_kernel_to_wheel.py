@@ -192,8 +192,6 @@ write(
     """
 import sys
 
-import sys
-
 sys.modules["opwright"] = None
 
 import fast_norms
