@@ -32,6 +32,8 @@ extensions = [
 exclude_patterns = ["tutorials/**", "_build"]
 suppress_warnings = ["config.cache"]  # sphinx_gallery_conf holds a class, which Sphinx does not pickle
 
+highlight_language = "text"  # a block without a language is output, or commands
+
 # Markdown: pages of the repository, with links to each other's headings.
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
@@ -93,6 +95,11 @@ def _link_within_the_site(app: Sphinx, name: str, source: list[str]) -> None:
     folder's path."""
     if name in _BESIDE_THE_CODE:
         source[0] = (_DOCS / _BESIDE_THE_CODE[name]).read_text().replace("](../../../", "](../")
+
+    if name == "findings":  # long messages continue in the next line
+        source[0] = re.sub(
+            r"(?m)^```\n(.*?)^```$", r"```{code-block} text\n:class: message\n\n\1```", source[0], flags=re.S
+        )
 
     def of_folder(link: re.Match[str]) -> str:
         return f"{link[1]} (`{link[2].lstrip('./')}`)" if (_DOCS / link[2]).is_dir() else link[0]

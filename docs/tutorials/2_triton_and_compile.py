@@ -17,6 +17,8 @@ It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[tr
 folder. Two functions stand for your editor and your terminal.
 """
 
+# sphinx_gallery_thumbnail_path = 'pictures/check.svg'
+
 import subprocess
 import sys
 import tempfile

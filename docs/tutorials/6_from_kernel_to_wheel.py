@@ -16,6 +16,8 @@ It needs a C++ compiler, and in a clone of the repository ``pip install -e '.[tr
 temporary folder. Two functions stand for your editor and your terminal.
 """
 
+# sphinx_gallery_thumbnail_path = 'pictures/bench.svg'
+
 import subprocess
 import tempfile
 from pathlib import Path

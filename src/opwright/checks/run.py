@@ -83,8 +83,8 @@ def check(
         events: functions that are called on the way.
 
     Returns:
-        A report with ``passed`` and ``verdicts``. A kernel cannot end this process: each runs in
-        a worker, and a crash or a hang is a finding about that kernel.
+        A report with ``passed`` and ``verdicts``. A kernel cannot end this process, because each runs in a worker. A
+        crash or a hang is a finding about that kernel.
 
     Raises:
         TargetError, CheckError: a target, kernel, check, level, backend or case does not exist, or
