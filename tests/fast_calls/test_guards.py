@@ -216,7 +216,7 @@ def test_arguments_by_name_and_mistakes_are_as_before(marked: ow.Op) -> None:
         marked(x, b=1)
     with pytest.raises(ow.errors.ArgumentError, match="'x' must be given, got only 0 of 3 arguments"):
         marked()
-    with pytest.raises(ow.errors.ArgumentError, match="takes 3 positional arguments, got 4"):
+    with pytest.raises(ow.errors.ArgumentError, match="must get at most 3 positional arguments, got 4"):
         marked(x, 2.0, True, 4)
 
 

@@ -154,7 +154,7 @@ def test_licences_are_taken_along(plain: str, tmp_path: Path) -> None:
     assert 'license = "MIT"\nlicense-files = ["LICENSE"]\n' in project
     assert (tmp_path / "out" / "LICENSE").read_text() == "mine\n"
     assert made.licence_files == ("LICENSE",)
-    with pytest.raises(CheckError, match="there is no such file"):
+    with pytest.raises(CheckError, match="--license-file must be a file that exists"):
         make_package(plain, "licensed_ops", tmp_path / "other", license_files=[Path("nothing")])
 
 

@@ -355,7 +355,7 @@ def test_a_host_function_in_cpp_returns_nothing(namespace, tmp_path):
         assert x.tolist() == [2, 2, 2]
     assert scale.explain(x, 2.0).chosen.kernel == "cpp"
     (tmp_path / "wrong.cpp").write_text(CPP.replace("void scale", "Tensor scale"))
-    with pytest.raises(ow.errors.SignatureMismatchError, match="returns 'Tensor', but the operator returns 'void'"):
+    with pytest.raises(ow.errors.SignatureMismatchError, match="must return 'void', got 'Tensor'"):
         scale.cpp(tmp_path / "wrong.cpp", name="wrong")
 
 

@@ -205,7 +205,7 @@ def test_an_empty_grid_launches_nothing_in_the_simulator():
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        (lambda x: (x, x, 1.0), "takes 4 arguments, got 3"),
+        (lambda x: (x, x, 1.0), "must be given 4 arguments, got 3"),
         (lambda x: (x.double(), x, 1.0, 10), "elements, got float64"),
         (lambda x: (x, x.cpu(), 1.0, 10), "got a tensor on cpu"),
         (lambda x: (x, x, 1.0, 2**31), "must be between -2147483648 and 2147483647"),

@@ -255,7 +255,7 @@ def test_a_cuda_kernel_called_from_python_is_launched_natively_after_the_first_t
         torch.testing.assert_close(out, x + by * y)
         assert type(kernel[4, 256]) is type(len)
     for wrong, output in (
-        ((x, y, out), "add takes 5 arguments, got 3"),
+        ((x, y, out), "add must be given 5 arguments, got 3"),
         ((x.double(), y, out, 1000, 1.0), "elements, got float64"),
         ((x, y.cpu(), out, 1000, 1.0), "must be on cuda:0, as the kernel is, got a tensor on cpu"),
         ((x, y, out, 2**31, 1.0), "got 2147483648"),
