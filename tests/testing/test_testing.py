@@ -99,7 +99,7 @@ def test_collect_belongs_into_a_conftest() -> None:
 
 
 def test_an_unknown_check_is_refused() -> None:
-    with pytest.raises(CheckError, match="there is no check 'vales'"):
+    with pytest.raises(CheckError, match=r"got 'vales'\n  → write 'values'"):
         ow.testing.cases(scaled, checks=["vales"])
 
 

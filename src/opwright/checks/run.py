@@ -31,7 +31,15 @@ from opwright.sweep.journal import Journal, open_journal
 from opwright.target import Target
 from opwright.workers.pool import end_workers, workers_kept
 
-__all__ = ["LEVELS", "Interrupted", "assert_checked", "check", "executor_for", "refuse_timeout"]
+__all__ = [
+    "LEVELS",
+    "Interrupted",
+    "assert_checked",
+    "check",
+    "executor_for",
+    "refuse_timeout",
+    "refuse_unknown_checks",
+]
 
 LEVELS = ("smoke", "quick", "full")
 _LONGEST = 24 * 60 * 60
@@ -178,15 +186,20 @@ class Interrupted(KeyboardInterrupt):
 def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -> None:
     if level not in LEVELS:
         raise CheckError(f"level must be {' or '.join(LEVELS)}, got {level!r}", fix="use quick, or leave it out")
+    refuse_unknown_checks(checks)
+    if unknown := [b for b in require if b not in LANGUAGES]:
+        raise CheckError(
+            f"require must be one of {', '.join(LANGUAGES)}, got {unknown[0]!r}", fix="name the language of a kernel"
+        )
+
+
+def refuse_unknown_checks(checks: Sequence[str]) -> None:
+    """Raise CheckError for the first name that no check has."""
     if unknown := [c for c in checks if c not in CHECKS]:
         near = difflib.get_close_matches(unknown[0], CHECKS, n=1)
         raise CheckError(
             f"a check must be one that `opwright check --list` prints, got {unknown[0]!r}",
             fix=f"write {near[0]!r}" if near else "run it to see their names",
-        )
-    if unknown := [b for b in require if b not in LANGUAGES]:
-        raise CheckError(
-            f"require must be one of {', '.join(LANGUAGES)}, got {unknown[0]!r}", fix="name the language of a kernel"
         )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from opwright.checks.run import check as run_checks
+from opwright.checks.run import refuse_unknown_checks
 from opwright.checks.scheduling.plan import Task, plan
 from opwright.checks.table import CHECKS
-from opwright.errors import CheckError, CheckFailedError
+from opwright.errors import CheckFailedError
 from opwright.machine import this_machine
 from opwright.results import CheckReport, Status, Verdict
 from opwright.runtime.op import Op
@@ -126,8 +127,7 @@ def cases_of(
     strict: bool = False,
 ) -> list[CheckCase]:
     """The cases of ``cases``."""
-    if unknown := [name for name in checks if name not in CHECKS]:
-        raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(CHECKS)}")
+    refuse_unknown_checks(checks)
     chosen = tuple(checks) or tuple(name for name, check in CHECKS.items() if level in check.levels)
     operators = [op for target in targets for op in ([target] if isinstance(target, Op) else load_target(target))]
     return [
