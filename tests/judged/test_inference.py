@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from opwright.errors import TargetError
 from opwright.judged.contract import Inferred
 from opwright.judged.inferring.inference import infer
+from opwright.judged.inferring.value_ranges import integer_range
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 from tests.judged.programs import PROBLEM, SOFTMAX
@@ -168,3 +170,10 @@ def test_inputs_that_are_not_written_out_are_drawn_by_the_task(tmp_path: Path) -
         "import torch\ndef get_inputs():\n    return [torch.rand(3) for _ in range(2)]"
     )
     assert Source(tmp_path / "problem.py").plain_inputs("get_inputs") == []
+
+
+def test_one_value_of_a_constant_shows_no_dependence() -> None:
+    drawn = torch.tensor([0, 9])
+    assert integer_range([({"n": 10}, drawn)]) == (0, 9)
+    assert integer_range([({"n": 10}, drawn), ({"n": 20}, torch.tensor([1, 17]))]) == (0, "n-1")
+    assert integer_range([({"n": 10}, drawn), ({"n": 40}, drawn)]) == (0, 9)

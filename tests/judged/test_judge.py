@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from opwright.errors import TargetError
+from opwright.errors import KernelError, TargetError
+from opwright.judged.called import _fill
 from opwright.judged.formats import read_tasks
 from opwright.judged.run import judge
 from opwright.results import Status
@@ -99,6 +101,7 @@ def test_pairs_of_functions(tmp_path: Path) -> None:
     pairs = [f"{tmp_path}/ours.py:{name}" for name in ("ours", "in_half", "first_rows")]
     report = judge(f"{tmp_path}/ref.py:rms_norm", *pairs, write_contract=tmp_path / "contracts", checks=["values"])
     statuses = {row.verdict.kernel: row.status for row in report.rows if row.verdict is not None}
+    assert {Path(row.candidate).name for row in report.rows} == {f"ours.py:{p.rpartition(':')[2]}" for p in pairs}
     assert statuses == {"ours_ours": Status.PASS, "ours_in_half": Status.FAIL, "ours_first_rows": Status.FAIL}
     text = (tmp_path / "contracts" / "judged_rms_norm.py").read_text()
     assert 'x: Float32[Tensor, "tokens width"], weight: Float32[Tensor, "width"]' in text
@@ -205,3 +208,12 @@ def test_parameters_of_other_names_are_matched_in_order(tmp_path: Path, shape: s
     assert report.rows[0].status is status, report.rows[0].verdict
     if status is Status.FAIL:
         assert "must have the reference's parameters and buffers" in report.rows[0].worst.message  # type: ignore[union-attr]
+
+
+def test_a_parameter_of_another_shape_is_not_filled_by_broadcasting() -> None:
+    own, given = torch.nn.Linear(1, 6), {"weight": torch.ones(1, 1), "bias": torch.ones(1)}
+    with pytest.raises(KernelError, match=r"must have the reference's parameters .* got weight \(6, 1\), bias \(6,\)"):
+        _fill(own, given)
+    _fill(own, {"weight": torch.ones(6, 1), "bias": torch.zeros(6)})
+    assert torch.equal(own.weight, torch.ones(6, 1))
+    assert torch.equal(own.bias, torch.zeros(6))

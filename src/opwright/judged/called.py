@@ -254,17 +254,16 @@ def _fill(module: torch.nn.Module, given: Mapping[str, torch.Tensor]) -> None:
         KernelError: they do not correspond.
     """
     own = state_of(module)
-    pairs = list(zip(given, given, strict=True))
+    of_own, of_given = list(given), list(given)
     if own.keys() != given.keys():
         of_own, of_given = ([n for n, t in tensors.items() if not _counts(t)] for tensors in (own, given))
-        if [own[n].shape for n in of_own] != [given[n].shape for n in of_given]:
-            raise KernelError(
-                f"{type(module).__name__} must have the reference's parameters and buffers, {_listed(given)}, "
-                f"got {_listed(own)}",
-                fix="give it the same names, or as many of the same shapes in the same order",
-            )
-        pairs = list(zip(of_own, of_given, strict=True))
-    for name, other in pairs:
+    if [own[n].shape for n in of_own] != [given[n].shape for n in of_given]:
+        raise KernelError(
+            f"{type(module).__name__} must have the reference's parameters and buffers, {_listed(given)}, "
+            f"got {_listed(own)}",
+            fix="give it the same names, or as many of the same shapes in the same order",
+        )
+    for name, other in zip(of_own, of_given, strict=True):
         own[name].data.copy_(given[other])
 
 

@@ -60,7 +60,7 @@ def judge(
 
     Args:
         paths: files and folders of one format, which is recognised.
-        format: the format, if it is not recognised: a key of ``FORMATS``.
+        format: the format, if it is not recognised; ``opwright judge --help`` lists them.
         references: a folder or a file with the references, if they are not beside the candidates.
         write_contract: a folder that gets the contract of each task as a Python file.
         timeout: seconds that one step may take.
@@ -106,7 +106,9 @@ def judge(
 def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict: Verdict | None) -> Judged:
     """The row of one candidate. One shape is too little coverage for a pass."""
     file, reference = candidate.origin or candidate.file, task.origin or task.file
-    row = Judged(task.format, str(file), str(reference), Status.INCONCLUSIVE, candidate.claimed)
+    is_alone = sum(other.file == candidate.file for other in task.candidates) == 1
+    shown = str(file) if is_alone else f"{file}:{candidate.entry}"
+    row = Judged(task.format, shown, str(reference), Status.INCONCLUSIVE, candidate.claimed)
     if verdict is None:
         status = Status.REFUSED if "error" in contract else Status.INCONCLUSIVE
         return dataclasses.replace(row, status=status, reason=contract.get("error", "it was not checked"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.contract.own_inputs import Rule
@@ -61,7 +61,6 @@ class Task:
     constructor: str = ""
     seed: int = 42
     rule: Rule | None = None
-    notes: tuple[str, ...] = field(default=())
     cases: tuple[Mapping[str, int], ...] = ()
     stated: Inferred | None = None
     origin: Path | None = None

@@ -16,7 +16,7 @@ class Judged:
 
     Attributes:
         format: the format in which it was published.
-        candidate: its file.
+        candidate: its file; with the function in it, as in ``ours.py:softmax``, if the file has several candidates.
         task: the file of its reference.
         status: the verdict. THIN also where only the sizes of the task are possible.
         claimed: what was recorded of it under the format's own rule: "correct", "wrong", or "".

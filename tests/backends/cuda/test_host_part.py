@@ -137,6 +137,8 @@ def test_what_published_extensions_use_is_simulated() -> None:
     torch.testing.assert_close(sums(x, torch.ones(70)), x.sum(1) + 1)
     with pytest.raises(RuntimeError, match=r"AT_ERROR\(.x must have two dims"):
         sums(x[0], None)
+    with pytest.raises(NotSimulatedError, match="view is not simulated with these arguments"):
+        host_part(PUBLISHED.replace("out.view({-1, 1})", 'out.view("all")')).function("sums")(x, None)
     with pytest.raises(NotSimulatedError, match="the field w"):
         host_part(PUBLISHED.replace("block.y - 1", "block.w - 1")).function("sums")(x, None)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from opwright.errors import NotSimulatedError
+
 __all__ = [
     "CONSTANTS", "CPP_TYPES", "FUNCTIONS", "METHODS", "NO_EFFECT", "STREAM", "Dim3", "Options", "as_pointer_to",
     "binary", "convert", "dispatched_dtypes", "dtype_of_type",
@@ -178,15 +180,22 @@ def _full(sizes: Any, value: Any, dtype: Any = None) -> torch.Tensor:
     return torch.full(shape, value, dtype=chosen)
 
 
-def _of_torch(name: str) -> Callable[..., Any]:
-    """A function of torch with the same positional arguments in C++ and in Python."""
-    function: Callable[..., Any] = getattr(torch, name)
-    return function
+def _of_torch(name: str, owner: Any = torch) -> Callable[..., Any]:
+    """A function of torch, or a method of ``owner``, with the same positional arguments in C++ and in Python.
 
+    Raises, when it is called:
+        NotSimulatedError: with other arguments, such as those that Python takes by keyword.
+    """
+    function: Callable[..., Any] = getattr(owner, name)
 
-def _method_of_torch(name: str) -> Callable[..., Any]:
-    """A method of tensors with the same positional arguments in C++ and in Python."""
-    return lambda x, *arguments: getattr(torch.Tensor, name)(x, *arguments)
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except TypeError as error:
+            text = str(error).splitlines()[0]
+            raise NotSimulatedError(f"{name} is not simulated with these arguments: {text}", fix="use a GPU") from None
+
+    return call
 
 
 def _options(dtype: Any = torch.float32) -> Options:
@@ -264,7 +273,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "vec": lambda x: list(x),
     "back": lambda x: x[-1],
     "requires_grad": lambda x, _: x,
-    **{name: _method_of_torch(name) for name in (
+    **{name: _of_torch(name, torch.Tensor) for name in (
         "view", "reshape", "transpose", "permute", "t", "squeeze", "unsqueeze", "flatten", "expand", "narrow", "sum",
         "mean", "pow", "item", "copy_", "fill_", "add_", "mul_", "div_", "add", "mul", "div", "sub", "sqrt", "rsqrt",
         "exp", "matmul", "mm", "bmm", "relu", "view_as", "expand_as",

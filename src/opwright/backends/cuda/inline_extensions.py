@@ -7,6 +7,7 @@ is refused with its line.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,20 +42,23 @@ def simulated_extensions() -> Iterator[None]:
 _native_inline, _native_load = published.load_inline, published.load
 
 
-def _load_inline(name: str, cpp_sources: Any, cuda_sources: Any = None, *args: Any, **options: Any) -> Any:
-    cuda = _texts(cuda_sources)
-    if not cuda or args:
-        return _native_inline(name, cpp_sources, cuda_sources, *args, **options)  # type: ignore[no-untyped-call]
-    text = "\n".join((*cuda, *_texts(cpp_sources)))
-    return _simulated(name, text, options.get("functions"), options.get("extra_cuda_cflags") or ())
+def _load_inline(*args: Any, **options: Any) -> Any:
+    given = inspect.signature(_native_inline).bind(*args, **options).arguments
+    cuda = _texts(given.get("cuda_sources"))
+    if not cuda:
+        return _native_inline(*args, **options)  # type: ignore[no-untyped-call]
+    text = "\n".join((*cuda, *_texts(given["cpp_sources"])))
+    return _simulated(given["name"], text, given.get("functions"), given.get("extra_cuda_cflags") or ())
 
 
-def _load(name: str, sources: Any, *args: Any, **options: Any) -> Any:
+def _load(*args: Any, **options: Any) -> Any:
+    given = inspect.signature(_native_load).bind(*args, **options).arguments
+    sources = given["sources"]
     files = [Path(f) for f in ([sources] if isinstance(sources, str | Path) else sources)]
     if not any(f.suffix in (".cu", ".cuh") for f in files):
-        return _native_load(name, sources, *args, **options)
+        return _native_load(*args, **options)
     text = _with_headers(sorted(files, key=lambda f: f.suffix not in (".cu", ".cuh")))
-    return _simulated(name, text, None, options.get("extra_cuda_cflags") or ())
+    return _simulated(given["name"], text, None, given.get("extra_cuda_cflags") or ())
 
 
 def _simulated(name: str, text: str, functions: Any, flags: Sequence[str]) -> types.SimpleNamespace:

@@ -350,10 +350,9 @@ def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> 
     asked = [e.removeprefix("::") for e in expressions if not e.startswith(_SIGNATURE)]
     missing = re.search(r'name expression "?([^"\n]+?)"?(?: |$)|error: .*"(\w+)" is undefined', log)
     defined = source.kernels
-    if missing and any(e.split("<")[0].strip() not in defined for e in asked):
-        wrong = next(e for e in asked if e.split("<")[0].strip() not in defined)
+    if missing and (unknown := [name for e in asked if (name := e.split("<")[0].strip()) not in defined]):
         return CompileError(
-            f"{source.name}: the kernel must be one of {list(defined)}, got {wrong.split('<')[0].strip()!r}",
+            f"{source.name}: the kernel must be one of {list(defined)}, got {unknown[0]!r}",
             log=log,
             fix="name one of them, or define it",
         )

@@ -26,13 +26,11 @@ class AsOnGpu(TorchFunctionMode):
             return True
         if func is torch.Tensor.cuda:
             return args[0]
-        if torch.cuda.is_available():
-            return func(*args, **(kwargs or {}))
         return func(*map(_on_cpu, args), **{name: _on_cpu(value) for name, value in (kwargs or {}).items()})
 
 
 def _on_cpu(value: Any) -> Any:
-    """The CPU in the place of a GPU, which is not there."""
+    """The CPU in the place of a GPU."""
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("cpu")
     return "cpu" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value

@@ -122,9 +122,7 @@ class CompiledNumpy:
         for name, value, kind in (("verify", verify, Verify), ("mode", mode, Mode), ("compiler", compiler, Compiler)):
             if value not in get_args(kind):
                 choices = ", ".join(f'"{choice}"' for choice in get_args(kind))
-                raise ContractError(
-                    f"{self._name}: {name} must be one of {choices}, got {value!r}", fix="pass one of them"
-                )
+                raise ContractError(f"{self._name}: {name} must be one of {choices}, got {value!r}", fix="choose one")
         if fullgraph and compiler == "torch":
             tracing.refuse_lacking(function, self._name)
         functools.update_wrapper(self, function)

@@ -33,7 +33,8 @@ def integer_range(drawn: Sequence[tuple[Mapping[str, int], torch.Tensor]]) -> Ra
     low = min(int(tensor.min()) for _, tensor in drawn)
     tops = [(constants, int(tensor.max())) for constants, tensor in drawn]
     for name in drawn[0][0]:
-        if all(_REACHED * (constants[name] - 1) <= top < constants[name] for constants, top in tops):
+        several = len({constants[name] for constants, _ in tops}) > 1  # one value shows no dependence
+        if several and all(_REACHED * (constants[name] - 1) <= top < constants[name] for constants, top in tops):
             return low, f"{name}-1"
     return low, max(top for _, top in tops)
 

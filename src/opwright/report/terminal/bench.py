@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from opwright.report.terminal.lines import print_indented
+from opwright.report.terminal.console import print_indented
 from opwright.results import BenchReport, Comparison, ComparisonVerdict, Crossover, Measurement
 
 __all__ = ["COMPARISON_STYLES", "show_bench", "show_regressions"]

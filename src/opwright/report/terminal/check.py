@@ -15,8 +15,8 @@ from opwright.report.explanations import explained_kind
 from opwright.report.matrix import Cell, Matrix, make_matrix
 from opwright.report.reasons import Reason
 from opwright.report.statuses import GROUPED, LOOKS
+from opwright.report.terminal.console import one_line, print_indented
 from opwright.report.terminal.kernels import show_kernels
-from opwright.report.terminal.lines import one_line, print_indented
 from opwright.results import CheckReport, Finding, Status, Verdict
 
 __all__ = ["counts_text", "show_check", "show_matrix", "show_notes", "show_problems", "show_reasons"]

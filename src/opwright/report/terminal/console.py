@@ -1,4 +1,4 @@
-"""The console for all of a command's output, and its pager."""
+"""The console for all of a command's output, its pager, and lines and paragraphs on it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-__all__ = ["make_console", "paged"]
+__all__ = ["make_console", "one_line", "paged", "print_indented"]
 
 
 def make_console(**options: Any) -> Console:
@@ -25,3 +26,15 @@ def paged(console: Console, lines: int) -> Iterator[None]:
         return
     with console.pager(styles=True):
         yield
+
+
+def one_line(name: str) -> str:
+    """A name for a table, without line breaks and control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in name).split())
+
+
+def print_indented(console: Console, text: Text, indent: int) -> None:
+    """Print a paragraph with an indent, wrapped to the width of the terminal."""
+    for line in text.wrap(console, max(20, console.width - indent)):
+        line.rstrip()
+        console.print(Text(" " * indent).append(line), soft_wrap=True)

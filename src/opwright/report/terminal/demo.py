@@ -15,7 +15,7 @@ from opwright.report.matrix import make_matrix
 from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE
 from opwright.report.terminal.bench import COMPARISON_STYLES
 from opwright.report.terminal.check import counts_text, show_matrix, show_notes, show_problems
-from opwright.report.terminal.lines import print_indented
+from opwright.report.terminal.console import print_indented
 from opwright.results import BenchReport, CheckReport, ComparisonVerdict, Measurement, Status, Verdict, worst
 
 __all__ = ["Missing", "Story", "System", "show_story"]

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opwright.report.statuses import LOOKS
-from opwright.report.terminal.lines import one_line
+from opwright.report.terminal.console import one_line
 from opwright.results import Status
 from opwright.results.judged import Judged, JudgeReport
 
@@ -53,9 +53,8 @@ def _table(report: JudgeReport) -> Table:
 
 
 def _name(row: Judged) -> str:
-    """The candidate's file; with its folder, where several tasks or runs are in folders."""
-    file = Path(row.candidate)
-    return f"{file.parent.name}/{file.stem}"
+    """The candidate's file with its folder, as runs are in folders of their own."""
+    return "/".join(Path(row.candidate).parts[-2:])
 
 
 def _finding(row: Judged) -> Text:

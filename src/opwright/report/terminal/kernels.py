@@ -11,7 +11,7 @@ from rich.text import Text
 
 from opwright.report import verdicts
 from opwright.report.statuses import LOOKS, ONE_BY_ONE
-from opwright.report.terminal.lines import one_line, print_indented
+from opwright.report.terminal.console import one_line, print_indented
 from opwright.results import Finding, Status, Verdict
 
 __all__ = ["show_kernels"]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from opwright.report.terminal.lines import one_line
+from opwright.report.terminal.console import one_line
 from opwright.results import Planted, SelfTest
 
 __all__ = ["show_selftest"]
