@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,8 @@ class Operations:
     narrow_operands: dict[int, tuple[int, float]] = field(default_factory=dict)
     are_seen: bool = False
     follow_from_values: bool = False
+    # Whether they treat infinities apart, so that results for these are meant.
+    define_infinities: bool = False
     # Whether attention may be among them, fused: it is done in steps.
     attends: bool = True
 
@@ -86,6 +89,11 @@ MULTIPLIES = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "a
 # Operations of which it is seen whether they round.
 _MAY_BE_EXACT = frozenset({"add", "div", "mul", "rsub", "sub", "sum"})
 _HALF = (torch.float16, torch.bfloat16)
+_COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
+_MEANT_FOR_INFINITIES = frozenset({
+    "_log_softmax", "_safe_softmax", "_softmax", "isinf", "isneginf", "isposinf", "logaddexp", "logaddexp2",
+    "logcumsumexp", "logsumexp", "nan_to_num",
+})  # fmt: skip
 # The tags of operations that give numbers of Python, or results whose sizes are not known before.
 _READS_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
@@ -109,6 +117,7 @@ class _Recording(DispatchMode):  # type: ignore[misc]
         out = waited(func, func(*args, **(kwargs or {})))
         self.operations.are_seen = True
         self.operations.follow_from_values |= not _READS_VALUES.isdisjoint(func.tags)
+        self.operations.define_infinities |= _defines_infinities(func, args)
         floating = [t for t in tree.tensors(out) if is_floating(t)]
         rounds = bool(floating) and not only_moves(func)
         if rounds:
@@ -159,6 +168,13 @@ class _Recording(DispatchMode):  # type: ignore[misc]
             if eps and is_computed:
                 return place, eps
         return None
+
+
+def _defines_infinities(func: Any, args: Any) -> bool:
+    """Whether an operation compares with infinity, or is one whose result for -inf has a meaning."""
+    name = func.overloadpacket.__name__
+    is_compared = name in _COMPARISONS and isinstance(args[1], float) and math.isinf(args[1])
+    return is_compared or name in _MEANT_FOR_INFINITIES
 
 
 def _is_exact(func: Any, args: Any, kwargs: Any, out: Any) -> bool:

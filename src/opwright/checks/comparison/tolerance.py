@@ -279,6 +279,11 @@ class Computation:
         return any(multiplies(name) and dtypes[0] in _OF_TF32 for name, dtypes in self._operations.rounding)
 
     @property
+    def defines_infinities(self) -> bool:
+        """Whether it treats infinities apart, so that what it gives for them is meant."""
+        return self._operations.define_infinities
+
+    @property
     def follows_from_values(self) -> bool:
         """Whether other values of the same shapes and dtypes may lead to other operations."""
         return self.is_widened or self._operations.follow_from_values

@@ -22,7 +22,7 @@ from opwright.checks.outputs.errors_in_words import describe_errors
 from opwright.checks.outputs.random_values import difference_of_distributions, not_repeatable, sampled_cases
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arranged import has_arranged_floats
-from opwright.contract.inputs.case import BOUNDS, CONFIDENT, DYADIC, SMALL, WIDE
+from opwright.contract.inputs.case import BOUNDS, CONFIDENT, DYADIC, MASKED, SMALL, WIDE
 from opwright.results import Finding, NotChecked, Status
 from opwright.workers.wire import NotATensor
 
@@ -124,11 +124,11 @@ def find_error(
             continue  # the check "special values" compares them
         got = got.detach().cpu()
         wrong = run.reference.wrong(i, got, sizes)
-        if (
-            run.case.values == "inf" and not at_limits
-        ):  # inf - inf or 0 · inf may arise in one algorithm, not in another
+        if run.case.values in ("inf", MASKED) and not at_limits:
+            # inf - inf or 0 · inf may arise in one algorithm, not in another, unless the reference says what is meant.
+            is_meant = run.case.values == MASKED and run.reference.defines_infinities
             is_floating = expected.is_floating_point() or expected.is_complex()
-            wrong = wrong & are_finite(got) & ~expected.isnan() & is_floating
+            wrong = wrong & (are_finite(got) | is_meant) & ~expected.isnan() & is_floating
         if _may_be_undefined(context, run) and (expected.is_floating_point() or expected.is_complex()):
             wrong = wrong & are_finite(expected)
         if wrong.any():

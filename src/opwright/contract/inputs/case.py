@@ -10,8 +10,8 @@ import torch
 from opwright.contract.dtypes import short
 
 __all__ = [
-    "BOUNDS", "CONFIDENT", "DYADIC", "HUGE", "LARGE_INTEGERS", "MOST_LISTS", "OF_TENSORS", "PEAK_TARGETS", "RUNS",
-    "SCALARS", "SCALAR_BOUNDS", "SMALL", "VALUES", "WIDE", "Case", "Size", "is_as_long", "longest_of",
+    "BOUNDS", "CONFIDENT", "DYADIC", "HUGE", "LARGE_INTEGERS", "MASKED", "MOST_LISTS", "OF_TENSORS", "PEAK_TARGETS",
+    "RUNS", "SCALARS", "SCALAR_BOUNDS", "SMALL", "VALUES", "WIDE", "Case", "Size", "is_as_long", "longest_of",
     "own_size_name", "show_size",
 ]  # fmt: skip
 
@@ -37,8 +37,10 @@ RUNS = "runs"
 PEAK_TARGETS = "peak_targets"
 # Of float16 only: numbers whose squares float16 does not have.
 HUGE = "huge"
+# What is masked, as in scores before a softmax: -inf.
+MASKED = "masked"
 # All that ``values`` of a case may be.
-OF_TENSORS = (*VALUES, HUGE, LARGE_INTEGERS, WIDE, BOUNDS, RUNS, PEAK_TARGETS)
+OF_TENSORS = (*VALUES, HUGE, MASKED, LARGE_INTEGERS, WIDE, BOUNDS, RUNS, PEAK_TARGETS)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ VALUES: Mapping[str, str] = {
     "low": "floats: about -30,000, less than the initial value of many masks and maxima",
     "small": "floats: rows of zeros, and of magnitudes from 10⁻⁸ to 1",
     "huge": "float16: about 700, whose square exceeds its largest number",
+    "masked": "floats: -inf at the beginning of some rows, in whole rows, and at half of the places of vectors",
     "large_integers": "integers: up to 2²⁶; float32 does not have all of these",
     "wide": "integers: up to 2⁴⁰, of all magnitudes; the largest differ by one",
     "bounds": "stated ranges: a quarter of the values at each end",

@@ -33,6 +33,7 @@ from opwright.contract.inputs.case import (
     DYADIC,
     HUGE,
     LARGE_INTEGERS,
+    MASKED,
     PEAK_TARGETS,
     RUNS,
     SCALAR_BOUNDS,
@@ -293,6 +294,8 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
             yield dataclasses.replace(case, values=DYADIC)
         elif case is some[-1] and has_arranged_floats(contract):
             yield from (dataclasses.replace(case, values=kind) for kind in (CONFIDENT, DYADIC))
+        if case is some[-1] and has_free_tensors(contract):
+            yield dataclasses.replace(case, values=MASKED)
         if case is some[-1] and has_half_tensors(contract, case):
             yield dataclasses.replace(case, values=HUGE)
         if has_free_integers(contract, case):

@@ -16,6 +16,7 @@ from opwright.contract.inputs.case import (
     DYADIC,
     HUGE,
     LARGE_INTEGERS,
+    MASKED,
     PEAK_TARGETS,
     RUNS,
     SMALL,
@@ -47,7 +48,7 @@ def draw(
     Raises:
         CheckError: there are no such values for these sizes, or in this dtype.
     """
-    if stated is not None and stated.finite and unstated in ("inf", "nan"):
+    if stated is not None and stated.finite and unstated in ("inf", MASKED, "nan"):
         unstated = ""
     is_free = stated is None or stated.is_free
     if is_free and unstated in _UNSTATED and dtype.is_floating_point and dtype.itemsize > 1:
@@ -277,6 +278,18 @@ def _small(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator)
     return (normal * size + 0.0).to(dtype)
 
 
+def _masked(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """-inf at half of the places of a vector, which several vectors then share; of a matrix, at the beginning of a
+    quarter of the rows, of any length up to the whole row."""
+    if normal.dim() < 2:
+        chosen = torch.rand(normal.shape, generator=generator) < 0.5
+    else:
+        length = normal.shape[-1]
+        until = (torch.rand((*normal.shape[:-1], 1), generator=generator) * 5 - 4) * 2 * length
+        chosen = torch.arange(length) < until
+    return normal.masked_fill(chosen, -math.inf).to(dtype)
+
+
 def _as_dyadic(drawn: torch.Tensor, chosen: Values) -> torch.Tensor:
     """Numbers of a stated range, of which those are multiples of 1/8 that have one near them in the range."""
     low, high = draw_range(chosen, -math.inf, math.inf)
@@ -297,6 +310,7 @@ _UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torc
     # As what is masked by a large negative number: a maximum that begins at -1e4 is none.
     "low": lambda normal, dtype, generator: (300 * normal - 30_000).to(dtype),
     SMALL: _small,
+    MASKED: _masked,
     HUGE: lambda normal, dtype, generator: (normal * (700 if dtype is torch.float16 else 1)).to(dtype),
     # The largest term of a sum of exp is most of it, and the others are not nothing.
     PEAK_TARGETS: lambda normal, dtype, generator: (10 * normal).to(dtype),
