@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from opwright.gallery import llm
 from opwright.machine import this_machine
 from opwright.workers.relatives import adopt_orphans, children
 
@@ -31,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 TARGETS = (
     "add:add", "conv1d:conv1d", "conv1d:conv1d_taps", "kmeans:kmeans_assign", "kmeans:kmeans_sums",
     "lltm:lltm", "lltm:lltm_backward", "lltm:lltm_backward_pointwise", "outer_sum:outer_sum", "trig:sin", "trig:cos",
+    *(f"llm:{operator}" for operator in llm.__all__),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import opwright as ow
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
-from opwright.errors import CheckError
+from opwright.errors import CheckError, KernelError
 from opwright.timing.request import Request
 from opwright.timing.run import measure
 from opwright.timing.sizes import bench_cases
@@ -162,3 +162,18 @@ def test_typical_sizes_are_checked_unless_they_are_too_large(namespace):
     sizes = [dict(c.sizes) for c in cases(scale.contract, "quick")]
     assert {"n": 500, "m": 77} in sizes
     assert {"n": 10**6, "m": 77} not in sizes
+
+
+def test_typical_sizes_of_any_number_of_axes(namespace):
+    @ow.op(f"{namespace}::scale")
+    def scale(x: Float[Tensor, "*n m"]) -> Float[Tensor, "*n m"]:
+        return 2 * x
+
+    scale.sizes(n=((3, 50), 70), m=(77,))
+    sizes = [dict(c.sizes) for c in cases(scale.contract, "quick")]
+    assert {"n": (3, 50), "m": 77} in sizes
+    assert {"n": (70,), "m": 77} in sizes
+    with pytest.raises(KernelError, match=r"a size of m must be an int of at least 0, got \(3, 4\)"):
+        scale.sizes(m=((3, 4),))
+    with pytest.raises(KernelError, match=r"a size of \*n must be an int of at least 0, or a tuple of them, got \[3\]"):
+        scale.sizes(n=([3],))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Float32
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
@@ -636,3 +637,33 @@ def test_a_reference_may_use_a_name_that_is_defined_later(namespace, kind):
     else:
         operator(x)
         assert x.tolist() == [2, 2, 2]
+
+
+def test_writes_are_seen_where_sizes_have_to_satisfy_conditions(namespace):
+    """With dims of one size, this reference fails on fake tensors, and what it writes is not known."""
+
+    def halves(x: Float32[Tensor, "n d"], cos: Float32[Tensor, "n r"]) -> Float32[Tensor, "n d"]:
+        return torch.cat((x[:, : 2 * cos.shape[1]].mul_(torch.cat((cos, cos), 1)), x[:, 2 * cos.shape[1] :]), 1)
+
+    with pytest.raises(ow.errors.ContractError, match=r"must leave its argument 'x' unchanged, got a write"):
+        ow.op(f"{namespace}::halves", where="2*r <= d")(halves)
+
+
+def test_a_reference_that_fails_on_fake_tensors_prints_no_traceback(namespace):
+    failures = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            failures.append(record.getMessage())
+
+    logger, handler = logging.getLogger("torch._subclasses.fake_tensor"), Handler()
+    logger.addHandler(handler)
+    try:
+
+        @ow.op(f"{namespace}::outer")
+        def outer(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+            return x * torch.ones(3) if len(x) == 4 else x + 0
+
+    finally:
+        logger.removeHandler(handler)
+    assert failures == []

@@ -31,7 +31,7 @@ class OwnInputs:
 
     Attributes:
         samples: the function of ``op.samples``.
-        sizes: the sizes of ``op.sizes``, by dim, in step.
+        sizes: the sizes of ``op.sizes``, by dim, in step; a tuple where a dim stands for several axes.
         rule: the rule of the format in which the operator's task was published.
         may_refuse: whether a kernel may raise an exception for other inputs than the samples, as a contract that was
             inferred may have more sizes than its kernels were written for.
@@ -39,7 +39,7 @@ class OwnInputs:
     """
 
     samples: Samples | None = None
-    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    sizes: dict[str, tuple[int | tuple[int, ...], ...]] = field(default_factory=dict)
     rule: Rule | None = None
     may_refuse: bool = False
     contiguous: bool = False

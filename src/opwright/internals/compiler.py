@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 from collections import Counter
@@ -77,15 +78,32 @@ def fake_tensors(*, data_dependent: bool = False) -> Iterator[Callable[[torch.Te
         data_dependent: sizes may depend on data; such a size is a symbol.
     """
     mode, shapes = _fake_mode(), find("shape_env") if data_dependent else None
-    if mode is None:
-        with torch.device("meta"):
-            yield lambda tensor: tensor.to("meta")
-    elif shapes is not None:
-        with mode(shape_env=shapes(), allow_non_fake_inputs=True) as active:
-            yield lambda tensor: active.from_tensor(tensor, static_shapes=True)
-    else:
-        with mode(allow_non_fake_inputs=True) as active:
-            yield active.from_tensor
+    with _without_logged_failures():
+        if mode is None:
+            with torch.device("meta"):
+                yield lambda tensor: tensor.to("meta")
+        elif shapes is not None:
+            with mode(shape_env=shapes(), allow_non_fake_inputs=True) as active:
+                yield lambda tensor: active.from_tensor(tensor, static_shapes=True)
+        else:
+            with mode(allow_non_fake_inputs=True) as active:
+                yield active.from_tensor
+
+
+@contextlib.contextmanager
+def _without_logged_failures() -> Iterator[None]:
+    """A block in which torch does not print the traceback of each operation that fails on fake tensors. The exception
+    says it to the caller, who may be asking whether sizes fit."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addFilter(_is_no_failure)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_failure)
+
+
+def _is_no_failure(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("failed while attempting to run meta")
 
 
 @contextlib.contextmanager

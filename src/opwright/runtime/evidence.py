@@ -9,6 +9,7 @@ import torch
 
 from opwright.contract.contract import Contract
 from opwright.contract.own_inputs import Samples
+from opwright.contract.shapes.dims import NamedDim, VariadicDim
 from opwright.errors import KernelError
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.kernel import Kernel
@@ -17,6 +18,14 @@ from opwright.runtime.properties import Property, make_property
 __all__ = ["Evidence"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _refuse_size(what: str, dim: NamedDim | VariadicDim, size: object) -> None:
+    """Refuse what is no size of a dim."""
+    numbers = size if isinstance(size, tuple) and isinstance(dim, VariadicDim) else (size,)
+    if not all(isinstance(n, int) and n >= 0 for n in numbers):
+        expected = "an int of at least 0" + (", or a tuple of them" if isinstance(dim, VariadicDim) else "")
+        raise KernelError(f"{what} must be {expected}, got {size!r}", fix=f"write sizes({dim.name}=(64, 1024))")
 
 
 class Evidence:
@@ -80,17 +89,19 @@ class Evidence:
 
         return attach if function is None else attach(function)
 
-    def sizes(self, **sizes: Sequence[int]) -> None:
+    def sizes(self, **sizes: Sequence[int | tuple[int, ...]]) -> None:
         """Typical sizes, and large ones: lists by dim, taken in step. ``opwright bench`` times them by default, and
         ``opwright check`` runs those that are not too large for it.
 
-        ``kmeans.sizes(n=(10**4, 10**6), d=(2,), k=(8,))`` states two cases; a shorter list repeats its last.
+        ``kmeans.sizes(n=(10**4, 10**6), d=(2,), k=(8,))`` states two cases; a shorter list repeats its last. A size of
+        ``*n`` has a number for each axis, ``scale.sizes(n=((64, 1024), (10**6,)))``, or is that of one axis.
 
         Raises:
-            KernelError: there is no such dim, or no size.
+            KernelError: there is no such dim, no size, or it is none of this dim.
         """
+        tensors = [a.tensor for a in self.contract.signature.arguments if a.tensor]
         known = {
-            d.name for a in self.contract.signature.arguments if a.tensor for d in a.tensor.dims if hasattr(d, "name")
+            d.name: d for tensor in tensors for d in tensor.dims if isinstance(d, NamedDim | VariadicDim) and d.name
         }
         for name, listed in sizes.items():
             if name not in known:
@@ -103,6 +114,8 @@ class Evidence:
                     f"{self.contract.qualname}: {name!r} must have at least one size, got none",
                     fix="pass a tuple of sizes",
                 )
+            for size in listed:
+                _refuse_size(f"{self.contract.qualname}: a size of {known[name]}", known[name], size)
         self.contract.own_inputs.sizes = {name: tuple(listed) for name, listed in sizes.items()}
 
     def samples(self, function: Samples, /) -> Samples:

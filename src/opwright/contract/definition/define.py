@@ -20,6 +20,7 @@ from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import run_traceable
 from opwright.contract.shapes.dims import Dim, VariadicDim, evaluate, names_in
 from opwright.contract.shapes.relations import Relation, parse_relation
+from opwright.contract.shapes.search import nearest
 from opwright.contract.signature import Argument, Kind, Signature
 from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors
@@ -166,8 +167,8 @@ def _compare_mutation(contract: Contract) -> None:
     where, signature = contract.qualname, contract.signature
     completed, outputs = False, None
     with fake_tensors(data_dependent=bool(signature.data_dependent)), RandomOperations() as drawn:
-        integers = _fake_integers(signature)
-        arguments = [_fake_argument(a, integers) for a in signature.arguments]
+        numbers = _fake_numbers(contract)
+        arguments = [_fake_argument(a, numbers) for a in signature.arguments]
         versions = [_versions(a) for a in arguments]
         # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
         # version counters below show a mutation that came before it.
@@ -223,6 +224,14 @@ def _versions(argument: Any) -> list[int | None]:
     return [version_of(t) for t in tree.tensors(argument)]
 
 
+def _fake_numbers(contract: Contract) -> dict[str, int]:
+    """Such int arguments, and sizes of dims that satisfy the contract's conditions; 4, where these allow it."""
+    scalars = {a.name: _fake_scalar(a) for a in contract.signature.arguments if a.scalar_type is int}
+    integers = {name: n for name, n in scalars.items() if isinstance(n, int)} | _fake_integers(contract.signature)
+    wanted = dict.fromkeys(contract.signature.single_sizes - scalars.keys(), 4) | integers
+    return nearest(contract.where, wanted, integers) or wanted
+
+
 def _fake_integers(signature: Signature) -> dict[str, int]:
     """The int arguments from which sizes of tensors are computed: their defaults, or 4 as dims, where these sizes are
     small then; else another choice, or 4."""
@@ -245,11 +254,11 @@ def _fake_candidates(argument: Argument) -> list[int]:
     return [*(v for v in [*default, *argument.choices] if isinstance(v, int)), 4]
 
 
-def _fake_argument(argument: Argument, integers: Mapping[str, int]) -> Any:
+def _fake_argument(argument: Argument, numbers: Mapping[str, int]) -> Any:
     if argument.kind is Kind.SCALAR:
-        return integers.get(argument.name, _fake_scalar(argument))
+        return numbers.get(argument.name, _fake_scalar(argument))
     assert argument.tensor is not None  # every argument that is not a scalar has one
-    shape = [_fake_size(_text_of(dim), integers) for dim in argument.tensor.dims if _text_of(dim)]
+    shape = [_fake_size(_text_of(dim), numbers) for dim in argument.tensor.dims if _text_of(dim)]
     dtypes = argument.tensor.dtypes
     dtype = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
     try:
@@ -275,10 +284,10 @@ def _text_of(dim: Dim) -> str:
     return "" if text == "..." else text
 
 
-def _fake_size(dim: str, integers: Mapping[str, int]) -> int:
-    """Every name is 4, also in expressions, so that sizes match (torch 2.15 logs an error if they do not). Any size, if
-    there is no such one: the reference is tried all the same."""
-    size = _evaluated(dim, integers)
+def _fake_size(dim: str, numbers: Mapping[str, int]) -> int:
+    """Every other name is 4, also in expressions, so that sizes match. Any size, if there is no such one: the reference
+    is tried all the same."""
+    size = _evaluated(dim, numbers)
     return int(size) if 0 <= size < 2**53 else 4
 
 

@@ -228,14 +228,15 @@ def admissible(contract: Contract, case: Case, keep: Collection[str] = ()) -> Ca
     return dataclasses.replace(case, sizes=tuple((name, found.get(name, size)) for name, size in case.sizes))
 
 
-def in_step(base: Case, sizes: Mapping[str, Sequence[int]]) -> list[Case]:
+def in_step(base: Case, sizes: Mapping[str, Sequence[Size]]) -> list[Case]:
     """A case for each position of some lists of sizes by dim; a shorter list repeats its last."""
     found = []
     for i in range(max((len(listed) for listed in sizes.values()), default=0)):
         case = base
         for name, listed in sizes.items():
             size = listed[min(i, len(listed) - 1)]
-            case = case.with_size(name, (size,) if isinstance(dict(base.sizes)[name], tuple) else size)
+            has_axes = isinstance(dict(base.sizes)[name], tuple)
+            case = case.with_size(name, (size,) if has_axes and isinstance(size, int) else size)
         found.append(case)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from opwright.backends.triton.stages import CompiledKernel
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arguments import arguments_of
+from opwright.contract.inputs.case import Size, show_size
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError, KernelRefusedError
 from opwright.internals.compiler import run_and_get_code
@@ -130,10 +131,10 @@ def _cases(contract: Contract, dtypes: Any, dynamic: bool) -> tuple[str, ...]:
     return (_case(contract, dtypes, earlier, 768), last) if dynamic else (last,)
 
 
-def _case(contract: Contract, dtypes: Any, sizes: dict[str, int], default: int) -> str:
+def _case(contract: Contract, dtypes: Any, sizes: Mapping[str, Size], default: int) -> str:
     """A case of these sizes; of default sizes, if these contradict the contract."""
     dtype = [f"dtype={short(dtypes[0])}"] if dtypes else []
-    named = [f"{name}={sizes.get(name, default)}" for name, _ in parse_case(contract, "").sizes]
+    named = [f"{name}={show_size(sizes.get(name, default))}" for name, _ in parse_case(contract, "").sizes]
     try:
         _on_meta(contract, " ".join(named + dtype))
         return " ".join(named + dtype)

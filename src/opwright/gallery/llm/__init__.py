@@ -1,0 +1,18 @@
+"""Operators of a language model: norms, gated activations, softmax, rotary embedding and cross entropy, in Triton."""
+
+from opwright.gallery.llm.activations import glu, glu_backward, softmax, softmax_backward
+from opwright.gallery.llm.cross_entropy import cross_entropy, cross_entropy_backward
+from opwright.gallery.llm.norms import (
+    add_rms_norm,
+    add_rms_norm_,
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+)
+from opwright.gallery.llm.rope import rope, rope_
+
+__all__ = [
+    "add_rms_norm", "add_rms_norm_", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward", "layer_norm",
+    "layer_norm_backward", "rms_norm", "rms_norm_backward", "rope", "rope_", "softmax", "softmax_backward",
+]  # fmt: skip

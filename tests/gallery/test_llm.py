@@ -1,0 +1,99 @@
+"""gallery.llm: values and gradients are those of torch's own functions, and every kernel passes the whole check."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import opwright as ow
+from opwright.gallery import llm
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+
+
+def assert_same(ours, theirs, *inputs):
+    """Of two results, and of the gradients of what they come from."""
+    torch.testing.assert_close(ours, theirs)
+    above = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(9))
+    for mine, other in zip(
+        *(torch.autograd.grad(y, inputs, above, retain_graph=True) for y in (ours, theirs)), strict=True
+    ):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_norms_are_torch_s():
+    x, weight, bias = random(3, 5, 64), random(64, seed=1), random(64, seed=2)
+    assert_same(llm.rms_norm(x, weight), F.rms_norm(x, (64,), weight, 1e-6), x, weight)
+    assert_same(llm.layer_norm(x, weight, bias), F.layer_norm(x, (64,), weight, bias, 1e-5), x, weight, bias)
+
+
+def test_a_norm_of_a_sum_has_both_gradients():
+    x, residual, weight = random(3, 64), random(3, 64, seed=1), random(64, seed=2)
+    normed, total = llm.add_rms_norm(x, residual, weight)
+    assert_same(normed + total, F.rms_norm(x + residual, (64,), weight, 1e-6) + x + residual, x, residual, weight)
+    assert_same(llm.add_rms_norm(x, residual, weight)[1], x + residual, x, residual)
+    in_place, written = x.detach().clone(), residual.detach().clone()
+    llm.add_rms_norm_(in_place, written, weight.detach())
+    torch.testing.assert_close(in_place, normed.detach())
+    torch.testing.assert_close(written, total.detach())
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [("silu", F.silu), ("gelu", F.gelu), ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"))],
+)
+def test_gated_activations_are_torch_s(activation, function):
+    gate, up = random(7, 33), random(7, 33, seed=1)
+    assert_same(llm.glu(gate, up, activation), function(gate) * up, gate, up)
+
+
+def test_softmax_is_torch_s():
+    x = random(4, 100)
+    assert_same(llm.softmax(x), x.softmax(-1), x)
+
+
+def turned(x, cos, sin):
+    """As transformers has it, with each angle twice."""
+    cos, sin = (torch.cat((t, t), -1)[:, None] for t in (cos, sin))
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_rotary_embedding_is_that_of_transformers(batches):
+    x, angles = random(2, 3, 5, 8), torch.rand(batches, 5, 4)
+    assert_same(llm.rope(x, angles.cos(), angles.sin()), turned(x, angles.cos(), angles.sin()), x)
+    pairs = x.unflatten(-1, (4, 2)).transpose(-1, -2).flatten(-2)  # 2·i and 2·i + 1 become i and r + i
+    expected = turned(pairs, angles.cos(), angles.sin()).unflatten(-1, (2, 4)).transpose(-1, -2).flatten(-2)
+    assert_same(llm.rope(x, angles.cos(), angles.sin(), True), expected, x)
+    written = x.detach().clone()
+    llm.rope_(written, angles.cos(), angles.sin())
+    torch.testing.assert_close(written, turned(x.detach(), angles.cos(), angles.sin()))
+
+
+def test_rotary_embedding_of_a_part_leaves_the_rest():
+    x, angles = random(2, 3, 5, 10), torch.rand(2, 5, 3)
+    out = llm.rope(x, angles.cos(), angles.sin())
+    assert torch.equal(out[..., 6:], x[..., 6:])
+    assert_same(out[..., :6], turned(x[..., :6], angles.cos(), angles.sin()), x)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_torch_s(smoothing):
+    logits, labels = random(6, 50), torch.tensor([3, -100, 49, 0, -100, 7])
+    theirs = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    assert_same(llm.cross_entropy(logits, labels, smoothing), theirs, logits)
+    lse = logits.logsumexp(1)
+    with_z = theirs + torch.where(labels == -100, 0, 1e-3 * lse * lse)
+    assert_same(llm.cross_entropy(logits, labels, smoothing, 1e-3), with_z, logits)
+
+
+@pytest.mark.slow  # whole checks, of several seconds each
+@pytest.mark.triton
+@pytest.mark.parametrize("name", llm.__all__)
+def test_every_kernel_passes_the_whole_check(name):
+    (verdict,) = ow.check(getattr(llm, name), device="cpu-sim").verdicts
+    assert verdict.status == "pass", verdict.findings
