@@ -1,8 +1,8 @@
 """Times of the language model's operators on a GPU, in bfloat16: beside torch's own functions, the compiled reference
-and, where it is installed, Liger-Kernel. Usage: llm_ops.py FILE [OPERATOR...]
+and, where it is installed, Liger-Kernel. Usage: llm_ops.py FILE [--quick] [OPERATOR...]
 
 Each row is a median of the GPU's time of a call with a cold cache, in µs, the share of the machine's limits that this
-is, and its ratio to others.
+is, and its ratio to others. ``--quick`` has one size in place of three, which take some four minutes an operator.
 """
 
 from __future__ import annotations
@@ -53,13 +53,21 @@ def main(out: Path, names: list[str]) -> None:
     peers = {"torch": torch_s()}
     with contextlib.suppress(ImportError):
         peers["liger"] = liger_s()
-    rows = []
-    for name in names or OPERATORS:
+    packages = ["torch", "triton", *(["liger-kernel"] if "liger" in peers else [])]
+    versions = {package: metadata.version(package) for package in packages}
+    record = {"machine": this_machine().to_json(), "torch": torch.__version__, "versions": versions, "rows": []}
+    for name in [n for n in names if n != "--quick"] or OPERATORS:
         operator = getattr(llm, name)
-        for peer, functions in peers.items():
-            if name in functions:
-                operator.baseline(functions[name], name=peer)
-        report = ow.bench(operator, device="cuda", dtypes=["bfloat16"])
+        of_peers = {peer: functions[name] for peer, functions in peers.items() if name in functions}
+        for peer, function in of_peers.items():
+            operator.baseline(function, name=peer)
+        report = ow.bench(
+            operator,
+            device="cuda",
+            dtypes=["bfloat16"],
+            baselines=["torch.compile", *of_peers],
+            quick="--quick" in names,
+        )
         for m in report.measurements:
             if m.cache != "cold":
                 continue
@@ -69,14 +77,11 @@ def main(out: Path, names: list[str]) -> None:
                 "of_limit": round(m.roofline_fraction, 3) if m.roofline_fraction else None,
                 "ratio_to": {other: round(found.ratio, 3) for other, found in m.comparisons.items()},
             }  # fmt: skip
-            rows.append(row)
+            record["rows"].append(row)
             print(row, flush=True)
         for error in report.errors:
             print(name, error, flush=True)
-    packages = ["torch", "triton", *(["liger-kernel"] if "liger" in peers else [])]
-    versions = {package: metadata.version(package) for package in packages}
-    record = {"machine": this_machine().to_json(), "torch": torch.__version__, "versions": versions, "rows": rows}
-    out.write_text(json.dumps(record, indent=1) + "\n")
+        out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

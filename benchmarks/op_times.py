@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import opwright as ow
 from opwright.gallery import llm
 from opwright.machine import this_machine
 from opwright.workers.relatives import adopt_orphans, children
@@ -32,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 TARGETS = (
     "add:add", "conv1d:conv1d", "conv1d:conv1d_taps", "kmeans:kmeans_assign", "kmeans:kmeans_sums",
     "lltm:lltm", "lltm:lltm_backward", "lltm:lltm_backward_pointwise", "outer_sum:outer_sum", "trig:sin", "trig:cos",
-    *(f"llm:{operator}" for operator in llm.__all__),
+    *(f"llm:{name}" for name, value in vars(llm).items() if isinstance(value, ow.Op)),
 )  # fmt: skip
 
 
@@ -121,8 +122,8 @@ def main() -> None:
             row.get("daemon", {}).pop("processor_s", None)
             print(f"{target:32}" + "".join(map(shown, row, row.values())), flush=True)
             rows[target] = row
-    record = {"machine": this_machine().to_json(), "device": options.device, "operators": rows}
-    options.file.write_text(json.dumps(record, indent=1) + "\n")
+            record = {"machine": this_machine().to_json(), "device": options.device, "operators": rows}
+            options.file.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -91,9 +91,15 @@ def test_cross_entropy_is_torch_s(smoothing):
     assert_same(llm.cross_entropy(logits, labels, smoothing, 1e-3), with_z, logits)
 
 
-@pytest.mark.slow  # whole checks, of several seconds each
-@pytest.mark.triton
-@pytest.mark.parametrize("name", llm.__all__)
-def test_every_kernel_passes_the_whole_check(name):
-    (verdict,) = ow.check(getattr(llm, name), device="cpu-sim").verdicts
+# Whole checks, of several seconds each.
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu-sim", marks=[pytest.mark.slow, pytest.mark.triton]),
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize("name", [name for name in llm.__all__ if isinstance(getattr(llm, name), ow.Op)])
+def test_every_kernel_passes_the_whole_check(name, device):
+    (verdict,) = ow.check(getattr(llm, name), device=device).verdicts
     assert verdict.status == "pass", verdict.findings

@@ -1,7 +1,11 @@
-"""Operators of a language model: norms, gated activations, softmax, rotary embedding and cross entropy, in Triton."""
+"""Operators of a language model: norms, gated activations, softmax, rotary embedding and cross entropy, in Triton.
+
+``patch`` puts them under a model of ``transformers``.
+"""
 
 from opwright.gallery.llm.activations import glu, glu_backward, softmax, softmax_backward
 from opwright.gallery.llm.cross_entropy import cross_entropy, cross_entropy_backward
+from opwright.gallery.llm.model import patch, unpatch
 from opwright.gallery.llm.norms import (
     add_rms_norm,
     add_rms_norm_,
@@ -14,5 +18,6 @@ from opwright.gallery.llm.rope import rope, rope_
 
 __all__ = [
     "add_rms_norm", "add_rms_norm_", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward", "layer_norm",
-    "layer_norm_backward", "rms_norm", "rms_norm_backward", "rope", "rope_", "softmax", "softmax_backward",
+    "layer_norm_backward", "patch", "rms_norm", "rms_norm_backward", "rope", "rope_", "softmax", "softmax_backward",
+    "unpatch",
 ]  # fmt: skip

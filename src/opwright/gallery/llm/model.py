@@ -1,0 +1,118 @@
+"""Puts the operators of this folder under models of ``transformers``, and takes them out again."""
+
+import inspect
+import types
+
+import torch
+import torch.nn.functional as F
+
+from opwright.gallery.llm.activations import Activation, glu
+from opwright.gallery.llm.cross_entropy import IGNORED, cross_entropy
+from opwright.gallery.llm.norms import add_rms_norm, rms_norm
+from opwright.gallery.llm.rope import rope
+
+__all__ = ["patch", "unpatch"]
+
+# Classes are listed by name: others of a like name compute something else, such as Gemma's norm, which adds 1.
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
+ACTIVATIONS: dict[str, Activation] = {"SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh"}
+
+
+def patch(model):
+    """Compute norms, gated activations, rotary embeddings and the loss of a model with the operators of this folder.
+
+    Parameters, buffers and their names stay, so that checkpoints go both ways. Only modules whose classes are known to
+    compute the same are changed: those of Llama, Mistral, Qwen2, Qwen3 and, without its experts, Mixtral. A module
+    whose ``forward`` somebody has replaced stays as it is, as does a loss.
+
+    Args:
+        model: a model of ``transformers``, or any module that contains parts of one.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        ValueError: nothing in the model is known.
+    """
+    found = [(module, forward) for module in model.modules() if (forward := forward_for(module)) is not None]
+    if not found:
+        raise ValueError(
+            f"patch: the model must have parts of {', '.join(FAMILIES)} from transformers, got {type(model).__name__}\n"
+            "  → call the operators of opwright.gallery.llm in its own modules"
+        )
+    for module, forward in found:
+        module.forward, module.runs_on_opwright = types.MethodType(forward, module), True
+    if type(model).__name__.endswith("ForCausalLM") and "_loss_function" not in model.__dict__:
+        model.loss_function = causal_loss
+    return model
+
+
+def unpatch(model):
+    """Undo ``patch``. Returns the model."""
+    for module in model.modules():
+        if module.__dict__.pop("runs_on_opwright", False):
+            del module.forward
+    if model.__dict__.get("_loss_function") is causal_loss:
+        del model._loss_function
+    return model
+
+
+def forward_for(module):
+    """The forward that replaces that of a module; None if that stays."""
+    known = {f"{family}{part}": make for family in FAMILIES for part, make in PARTS.items()}
+    make = known.get(type(module).__name__)
+    is_theirs = type(module).__module__.startswith("transformers.models.") and "forward" not in module.__dict__
+    return make(module) if make is not None and is_theirs else None
+
+
+def for_norm(module):
+    return lambda self, x: rms_norm(x, self.weight, self.variance_epsilon)
+
+
+def for_mlp(module):
+    activation = ACTIVATIONS.get(type(module.act_fn).__name__)
+    if activation is None:
+        return None
+    return lambda self, x: self.down_proj(glu(self.gate_proj(x), self.up_proj(x), activation))
+
+
+def for_attention(module):
+    """The same code, with another function for the rotary embedding."""
+    code = inspect.unwrap(type(module).forward)
+    return types.FunctionType(
+        code.__code__, {**code.__globals__, "apply_rotary_pos_emb": turn_both}, code.__name__, code.__defaults__,
+        code.__closure__,
+    )  # fmt: skip
+
+
+def turn_both(q, k, cos, sin, unsqueeze_dim=1):
+    """As ``apply_rotary_pos_emb``, which gets each angle twice."""
+    half = q.shape[-1] // 2
+    return tuple(rope(x, cos[..., :half], sin[..., :half]) for x in (q, k))
+
+
+def for_layer(module):
+    return layer_forward if type(module).__name__ != "MixtralDecoderLayer" else None
+
+
+def layer_forward(self, hidden_states, **keywords):
+    """A decoder layer whose first sum is computed with the norm that follows."""
+    attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **keywords)
+    norm = self.post_attention_layernorm
+    both = add_rms_norm(attended, hidden_states, norm.weight, norm.variance_epsilon)
+    return both[1] + self.mlp(both[0])
+
+
+PARTS = {"RMSNorm": for_norm, "MLP": for_mlp, "Attention": for_attention, "DecoderLayer": for_layer}
+
+
+def causal_loss(
+    logits, labels, vocab_size, num_items_in_batch=None, ignore_index=IGNORED, shift_labels=None, **keywords
+):
+    """The loss of ``transformers`` for causal models. It makes no float32 copy of the logits."""
+    if shift_labels is None:
+        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    labels = shift_labels.reshape(-1).to(logits.device)
+    labels = labels.masked_fill(labels == ignore_index, IGNORED)
+    total = torch.sum(torch.as_tensor(cross_entropy(logits.reshape(-1, vocab_size), labels)))
+    return total / ((labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
