@@ -1,5 +1,5 @@
-"""Kernels in Python for scores of which some are -inf, as what a mask leaves out: some give NaN where the reference
-gives a number or -inf."""
+"""Kernels in Python that meet infinities: scores of which some are -inf, as what a mask leaves out, and products that
+leave the range of their dtype on the way."""
 
 from __future__ import annotations
 
@@ -125,4 +125,38 @@ _SHARES = attach(
     checks=_OF_RIGHT,
 )  # fmt: skip
 
-ROWS = [*_MERGED, *_LOG_OF_SUM, *_SHARES]
+
+@ow.op("selftest::running_product")
+def running_product(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    return x.cumprod(1)
+
+
+def _in_blocks(x: Tensor, size: int) -> Tensor:
+    """Of each block, then times what is before it: a block alone may overflow."""
+    wide = _wide(x)
+    parts, before = [], torch.ones_like(wide[:, :1])
+    for block in wide.split(size, 1) if x.shape[1] else ():
+        parts.append(before * block.cumprod(1))
+        before = parts[-1][:, -1:]
+    return (torch.cat(parts, 1) if parts else wide.clone()).to(x.dtype)
+
+
+def _infinite_from(x: Tensor, limit: float) -> Tensor:
+    found = x.cumprod(1)
+    return torch.where(found.abs() > limit, found * _INF, found)
+
+
+_RUNNING_PRODUCT = attach(
+    running_product,
+    {
+        "infinite past 10000": ("values", lambda x: _infinite_from(x, 1e4)),
+        "zero below a thousandth": ("values", lambda x: (y := x.cumprod(1)).where(y.abs() > 1e-3, 0)),
+        "starts again after 32": (
+            "values", lambda x: torch.cat([b.cumprod(1) for b in x.split(32, 1)], 1) if x.shape[1] else x.clone()
+        ),
+    },
+    {"in blocks of 32": lambda x: _in_blocks(x, 32), "in blocks of 7": lambda x: _in_blocks(x, 7)},
+    checks=_OF_RIGHT,
+)  # fmt: skip
+
+ROWS = [*_MERGED, *_LOG_OF_SUM, *_SHARES, *_RUNNING_PRODUCT]

@@ -51,6 +51,7 @@ from opwright.checks.comparison.magnitudes import (
 )
 from opwright.checks.comparison.numbers import has_numbers, matter_smoothly
 from opwright.checks.comparison.operations import Operations, exact_steps, recorded
+from opwright.checks.comparison.products import parts_of_products
 from opwright.checks.comparison.rounding import Errors, exactly, lowered, multiplies, perturbed, to_double
 
 __all__ = ["Computation", "next_lower"]
@@ -141,6 +142,8 @@ class Computation:
             self._perturb()
             tolerance = self.allowed(i)
             wrong = self._beyond(i, got, error, tolerance)
+        if wrong.any() and any("prod" in name for name, _ in self._operations.rounding):
+            wrong &= ~self.once("parts", lambda: parts_of_products(self.run, self.arguments)).explain(comparable(got))
         if sizes is not None:
             sizes.count(error, tolerance, wrong)
         return wrong
