@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Float32, Int, Real
 from torch import Tensor
 
 import opwright as ow
@@ -222,3 +222,43 @@ def test_dtypes_of_an_operator_without_a_choice_concern_all_arguments(namespace:
 
     add.python(lambda x, y: x + y, name="half", dtypes=[torch.float16])
     assert add.explain(torch.ones(3), torch.ones(3)).chosen.kernel == "reference"
+
+
+def test_dtypes_of_single_arguments(namespace):
+    @ow.op(f"{namespace}::update")
+    def update(x: Float[Tensor, " n"], state: Real[Tensor, " n"]) -> Real[Tensor, " n"]:
+        return (state.double() / 2 + x.double()).to(state.dtype)
+
+    @update.python(dtypes={"x": [torch.float16, torch.bfloat16], "state": [torch.float32]})
+    def kernel(x, state):
+        assert x.dtype in (torch.float16, torch.bfloat16)
+        assert state.dtype == torch.float32
+        return state / 2 + x
+
+    half, single = torch.ones(3, dtype=torch.float16), torch.ones(3)
+    assert update.explain(half, single).chosen.kernel == "kernel"
+    assert update.explain(single, single).chosen.kernel == "reference"
+    assert "takes float16, bfloat16 as 'x', not float32" in str(update.explain(single, single))
+    assert "takes float32 as 'state', not float16" in str(update.explain(half, half))
+    (verdict,) = ow.check(update, checks=["values"]).verdicts
+    assert verdict.status == "pass", verdict.findings
+    assert "not applicable" not in str(verdict.not_checked)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "message"),
+    [
+        ({"y": [torch.float16]}, r"dtypes must be of arguments that are tensors, got 'y'"),
+        ({"a": [torch.float16]}, r"dtypes must be of arguments that are tensors, got 'a'"),
+        ({"x": [torch.int32]}, r"dtypes of 'x' must be some of those of Float\[n\], got int32"),
+        ({"x": []}, r"dtypes of 'x' must be some of those of Float\[n\], got none"),
+        ({"x": ["float16"]}, r"dtypes must be of type torch.dtype, got 'float16'"),
+    ],
+)
+def test_dtypes_that_no_argument_has_are_refused(namespace, dtypes, message):
+    @ow.op(f"{namespace}::scale")
+    def scale(x: Float[Tensor, " n"], a: float) -> Float[Tensor, " n"]:
+        return a * x
+
+    with pytest.raises(KernelError, match=message):
+        scale.python(lambda x, a: a * x, name="kernel", dtypes=dtypes)

@@ -19,6 +19,7 @@ import torch
 
 from opwright.backends.build_tools import BuildTools
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import TakenDtypes
 from opwright.errors import KernelError, SignatureMismatchError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
@@ -56,6 +57,7 @@ class KernelSpec:
         devices: torch device types that the kernel is written for.
         dtypes: floating dtypes (or, for an operator without floating arguments, all dtypes) that the
             kernel takes; None for all that the contract admits.
+        argument_dtypes: the same of single arguments, by name.
         when: a predicate on the operator's arguments; False keeps the kernel out of a call.
         options: options that only the backend interprets.
     """
@@ -68,6 +70,12 @@ class KernelSpec:
     dtypes: tuple[torch.dtype, ...] | None = None
     when: Callable[..., bool] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    argument_dtypes: Mapping[str, tuple[torch.dtype, ...]] = field(default_factory=dict)
+
+    @property
+    def taken_dtypes(self) -> TakenDtypes:
+        """The dtypes that it takes: of single arguments, of all, or those of the contract."""
+        return self.argument_dtypes or self.dtypes
 
     def is_built_with(self, other: KernelSpec) -> bool:
         """Whether both are in one file, and built in the same way: then they are compiled once."""

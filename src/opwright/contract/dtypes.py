@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["element_bytes", "equal_bytes", "is_floating", "short", "zeros_in"]
+__all__ = ["TakenDtypes", "element_bytes", "equal_bytes", "is_floating", "short", "zeros_in"]
+
+# Those that a kernel takes: of all arguments whose annotation leaves a choice, or of single ones by name; None for all
+# that the contract admits.
+TakenDtypes = Sequence[torch.dtype] | Mapping[str, Sequence[torch.dtype]] | None
 
 
 def short(dtype: torch.dtype) -> str:

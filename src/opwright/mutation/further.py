@@ -45,7 +45,7 @@ class Further:
     def add_to(self, operator: Op) -> None:
         """Replace the operator's own sizes and samples, in a worker process, by these inputs."""
         own = operator.contract.own_inputs
-        contract, dtypes = operator.contract, operator.kernels[self.kernel].spec.dtypes
+        contract, dtypes = operator.contract, operator.kernels[self.kernel].spec.taken_dtypes
         drawn = list(self._calls(contract, dtypes))
         own.samples = lambda: drawn
         own.sizes = {} if self.widened else dict.fromkeys(_dims(contract), _FEW_SIZES if self.slow else _SIZES)
@@ -66,7 +66,7 @@ class Further:
 
     def describe(self, operator: Op, number: int) -> str:
         """The arguments of one sample, for a report."""
-        calls = list(self._calls(operator.contract, operator.kernels[self.kernel].spec.dtypes))
+        calls = list(self._calls(operator.contract, operator.kernels[self.kernel].spec.taken_dtypes))
         return ", ".join(f"{name}={_shown(value)}" for name, value in calls[number].items())
 
 

@@ -185,7 +185,7 @@ def _killer(kernel: MutatedKernel, further: Further, wrong: Finding) -> Killer:
         add = f"state more values of {further.widened!r} with ow.values(...)"
     elif sample:
         add = "yield such arguments from @op.samples"
-    elif wrong.case in {str(c) for c in cases(kernel.task.op.contract, "full", spec.dtypes)}:
+    elif wrong.case in {str(c) for c in cases(kernel.task.op.contract, "full", spec.taken_dtypes)}:
         add = "opwright check --level full"
     else:
         sizes = ", ".join(f"{n}=({s},)" for n, s in re.findall(r"(\w+)=(\d+)\b", wrong.case))

@@ -75,6 +75,9 @@ def _ship(
 ) -> ShippedKernel | LeftOut:
     spec, qualname = kernel.spec, operator.contract.qualname
     record: dict[str, Any] = {"backend": spec.backend, "devices": list(spec.devices)}
+    if spec.argument_dtypes:
+        why = "takes other dtypes of single arguments, which packages do not have"
+        return LeftOut(qualname, spec.name, spec.backend, why, "say it with when=")
     if isinstance(spec.source, Path) and spec.backend in ("cpp", "cuda"):
         try:
             others = [(one, its) for one, its in every if one is not spec and one.is_built_with(spec)]

@@ -69,6 +69,6 @@ def _attach(
     flags = [*options.get("options", ()), *(f"-I{folder.resolve()}" for folder in include)]
     chosen = {**options, "options": list(dict.fromkeys(flags))} if flags else dict(options)
     if like is not None:
-        chosen |= {"devices": like.spec.devices, "dtypes": like.spec.dtypes, "when": like.spec.when}
+        chosen |= {"devices": like.spec.devices, "dtypes": like.spec.taken_dtypes, "when": like.spec.when}
     attach(file, name=name, entry=entry, **chosen)
     return name

@@ -11,6 +11,7 @@ import torch
 from opwright.backends import get_backend
 from opwright.backends.base import KernelSpec
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import TakenDtypes, short
 from opwright.errors import KernelError
 from opwright.languages import LANGUAGES
 from opwright.runtime.languages import REFERENCE, kernel_name
@@ -27,7 +28,7 @@ def make_spec(
     name: str | None = None,
     entry: str | None = None,
     devices: Sequence[str] | None = None,
-    dtypes: Sequence[torch.dtype] | None = None,
+    dtypes: TakenDtypes = None,
     when: Callable[..., bool] | None = None,
 ) -> KernelSpec:
     """Make one kernel's record from the arguments with which it is attached.
@@ -53,14 +54,19 @@ def make_spec(
         raise KernelError(
             f"{where}: name must differ from the reference's, got {chosen!r}", fix="pass another one with name="
         )
-    _refuse_places(devices or (), dtypes or (), where)
+    of_arguments = dtypes if isinstance(dtypes, Mapping) else {}
+    of_all = None if isinstance(dtypes, Mapping) else dtypes
+    _refuse_places(devices or (), of_all or (), where)
+    for argument, listed in of_arguments.items():
+        _refuse_argument(contract, argument, listed, where)
     return KernelSpec(
         name=chosen,
         backend=language,
         source=source if callable(source) else _find_file(contract, source, backend.suffixes, where),
         entry=entry or own_name or contract.name,
         devices=tuple(devices or backend.default_devices),
-        dtypes=tuple(dtypes) if dtypes is not None else None,
+        dtypes=tuple(of_all) if of_all is not None else None,
+        argument_dtypes={argument: tuple(listed) for argument, listed in of_arguments.items()},
         when=when,
         options={option: value for option, value in options.items() if value is not None},
     )
@@ -81,6 +87,22 @@ def _refuse_places(devices: Sequence[str], dtypes: Sequence[torch.dtype], where:
             raise KernelError(
                 f"{where}: dtypes must be of type torch.dtype, got {dtype!r}", fix="write dtypes=[torch.float32]"
             )
+
+
+def _refuse_argument(contract: Contract, name: str, dtypes: Sequence[torch.dtype], where: str) -> None:
+    """Refuse dtypes that no call has: of an argument that is no tensor, or that its annotation does not admit."""
+    tensors = {a.name: a.tensor for a in contract.signature.arguments if a.tensor}
+    if name not in tensors:
+        raise KernelError(
+            f"{where}: dtypes must be of arguments that are tensors, got {name!r}", fix=f"use {', '.join(tensors)}"
+        )
+    _refuse_places((), dtypes, where)
+    if not dtypes or (others := set(dtypes) - set(tensors[name].dtypes)):
+        got = ", ".join(sorted(map(short, others))) if dtypes else "none"
+        raise KernelError(
+            f"{where}: dtypes of {name!r} must be some of those of {tensors[name]}, got {got}",
+            fix=f"use {', '.join(map(short, tensors[name].dtypes))}",
+        )
 
 
 def _find_file(contract: Contract, source: str | Path, suffixes: tuple[str, ...], where: str) -> Path:

@@ -79,6 +79,7 @@ class Kernel:
         source = _text_of(spec.source) if isinstance(spec.source, Path) else fingerprint(spec.source)
         return digest(
             spec.name, spec.backend, source, spec.entry, repr(spec.devices), repr(spec.dtypes),
+            *(f"{argument}: {dtypes}" for argument, dtypes in sorted(spec.argument_dtypes.items())),
             fingerprint(spec.when), *(f"{k}={fingerprint(v)}" for k, v in sorted(spec.options.items())),
         )  # fmt: skip
 
@@ -111,7 +112,15 @@ class Kernel:
                 names = map(short, dtypes)
                 taken = ", ".join(names if is_stated else sorted(names))
                 return Refused(f"takes {taken}, not {', '.join(others)}")
-        return probe
+        return self._why_not(arguments) or probe
+
+    def _why_not(self, arguments: Sequence[Any]) -> Refused | None:
+        """Why the kernel does not take the dtype of a single argument."""
+        given = dict(zip((a.name for a in self.contract.signature.arguments), arguments, strict=False))
+        for name, taken in self.spec.argument_dtypes.items():
+            if others := {t.dtype for t in tree.tensors(given.get(name))}.difference(taken):
+                return Refused(f"takes {', '.join(map(short, taken))} as {name!r}, not {', '.join(map(short, others))}")
+        return None
 
     def accepts(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
         """Whether the kernel can run on these arguments: device, then dtypes, then ``when``."""

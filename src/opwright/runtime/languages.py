@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
+from opwright.contract.dtypes import TakenDtypes
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import KernelError
 
@@ -50,14 +51,15 @@ class KernelOptions(TypedDict, total=False):
             language's).
         devices: the torch device types that it is written for.
         dtypes: the floating dtypes that it takes (for an operator without floating arguments, all dtypes); default: all
-            that the contract admits. They concern arguments whose annotation leaves a choice, such as ``Float``.
+            that the contract admits. They concern arguments whose annotation leaves a choice, such as ``Float``. Or by
+            argument: ``dtypes={"x": [torch.float16], "state": [torch.float32]}``.
         when: a predicate on the operator's arguments: if it is False, the kernel is not applicable, and another one
             runs.
     """
 
     name: str | None
     devices: Sequence[str] | None
-    dtypes: Sequence[torch.dtype] | None
+    dtypes: TakenDtypes
     when: Callable[..., bool] | None
 
 
@@ -130,7 +132,7 @@ class Languages:
         *,
         name: str | None = None,
         devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
+        dtypes: TakenDtypes = None,
         when: Callable[..., bool] | None = None,
     ) -> Any:
         """Attach any Python callable; a decorator. torch.compile sees one opaque operator.
@@ -156,7 +158,7 @@ class Languages:
         name: str | None = None,
         entry: str | None = None,
         devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
+        dtypes: TakenDtypes = None,
         when: Callable[..., bool] | None = None,
     ) -> Any:
         """Attach a launcher around ``@triton.jit`` kernels; a decorator. torch.compile traces into it.
@@ -195,7 +197,7 @@ class Languages:
         options: Sequence[str] = (),
         abi: str = "stable",
         devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
+        dtypes: TakenDtypes = None,
         when: Callable[..., bool] | None = None,
     ) -> Any:
         """Attach a CUDA C++ kernel; a decorator for launchers.
@@ -224,7 +226,7 @@ class Languages:
         options: Sequence[str] = (),
         abi: str = "stable",
         devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
+        dtypes: TakenDtypes = None,
         when: Callable[..., bool] | None = None,
     ) -> Kernel:
         """Attach a C++ kernel: a file with a host function on ``torch::stable::Tensor`` that has the operator's
@@ -261,7 +263,7 @@ class Languages:
         abi: str = "mojo",
         symbolic: bool = False,
         devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
+        dtypes: TakenDtypes = None,
         when: Callable[..., bool] | None = None,
     ) -> Kernel:
         """Attach a Mojo function: compiled to a library for the CPU, or to PTX for a GPU (docs/mojo.md). Or, with
@@ -315,7 +317,7 @@ class Languages:
         name: str | None = None,
         default_float_dtype: DefaultFloatDtype = "float64",
         devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
+        dtypes: TakenDtypes = None,
         when: Callable[..., bool] | None = None,
     ) -> Any:
         """Attach a function on NumPy arrays, which torch.compile turns into C++ or Triton; a decorator.
@@ -354,7 +356,7 @@ class Languages:
         parallel: bool = False,
         fastmath: bool = False,
         devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
+        dtypes: TakenDtypes = None,
         when: Callable[..., bool] | None = None,
     ) -> Any:
         """Attach a function on NumPy arrays, which Numba compiles: loops over elements and time steps; a decorator.

@@ -97,7 +97,7 @@ def _pairs(context: Context) -> list[_Long]:
     arguments = contract.signature.arguments
     if any(a.goes_together for a in arguments):
         return []  # offsets and indices that differ do not repeat
-    combinations = dtypes_to_check(contract, context.op.kernels[context.kernel].spec.dtypes)
+    combinations = dtypes_to_check(contract, context.op.kernels[context.kernel].spec.taken_dtypes)
     if not combinations:
         return []
     narrowest = min(combinations, key=lambda dtypes: sum(dtype.itemsize for _, dtype in dtypes))

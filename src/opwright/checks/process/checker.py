@@ -242,7 +242,7 @@ def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotCheck
     if context.runs_slowly:  # in a simulator or in an interpreter
         longest = 65_537 if context.is_simulated else 2049
     far = not context.runs_slowly or context.is_simulated  # an interpreter copies what a view spans
-    derived = cases(contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=longest, far=far)
+    derived = cases(contract, job.level, kernel.spec.taken_dtypes, admits=context.admits, longest=longest, far=far)
     chosen = [c for c in derived if not reasons.keys() & {dtype for _, dtype in c.dtypes}]
     drawn = {dtype for c in derived for _, dtype in c.dtypes}
     unchecked = [NotChecked(short(d), why) for d, why in reasons.items() if d in drawn]

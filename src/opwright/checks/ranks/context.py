@@ -238,7 +238,7 @@ def _cases(context: Context, own: RankContext, ranks: Ranks) -> list[Case]:
     if not context.request.shrinks:  # one case was asked for
         return [dataclasses.replace(case, ranks=ranks.size) for case in context.cases]
     kernel = context.op.kernels.get(context.kernel)
-    allowed = kernel.spec.dtypes if kernel is not None else None
+    allowed = kernel.spec.taken_dtypes if kernel is not None else None
     longest = 129 if context.runs_slowly else _LONGEST
     level = context.request.level
     found = cases(context.op.contract, level, allowed, admits=own.admits, longest=longest, far=False, ranks=ranks.size)

@@ -19,8 +19,7 @@ from opwright.contract.definition.randomness import RandomOperations
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import run_traceable
 from opwright.contract.shapes.dims import Dim, VariadicDim, evaluate, names_in
-from opwright.contract.shapes.relations import Relation, parse_relation
-from opwright.contract.shapes.search import nearest
+from opwright.contract.shapes.relations import Relation, broken, parse_relation
 from opwright.contract.signature import Argument, Kind, Signature
 from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors
@@ -33,6 +32,7 @@ AUTOCAST = ("lower", "float32", "promote")
 # Where a reference is tried on fake tensors: the largest size that is computed from an int argument's default, and how
 # many combinations of such arguments are tried to find sizes.
 _LARGEST_FAKE, _MOST_FAKE = 1 << 16, 256
+_FAKE_SIZES = (4, 8, 2, 16, 1, 3)
 
 
 def make_contract(
@@ -225,11 +225,14 @@ def _versions(argument: Any) -> list[int | None]:
 
 
 def _fake_numbers(contract: Contract) -> dict[str, int]:
-    """Such int arguments, and sizes of dims that satisfy the contract's conditions; 4, where these allow it."""
+    """Such int arguments, and sizes of dims: 4, or a few others with which the contract's conditions hold."""
     scalars = {a.name: _fake_scalar(a) for a in contract.signature.arguments if a.scalar_type is int}
     integers = {name: n for name, n in scalars.items() if isinstance(n, int)} | _fake_integers(contract.signature)
-    wanted = dict.fromkeys(contract.signature.single_sizes - scalars.keys(), 4) | integers
-    return nearest(contract.where, wanted, integers) or wanted
+    usual = dict.fromkeys(contract.signature.single_sizes - scalars.keys(), 4) | integers
+    free = sorted({name for relation in contract.where for name in relation.names} - integers.keys())
+    tried = itertools.islice(itertools.product(_FAKE_SIZES, repeat=len(free)), _MOST_FAKE)
+    found = (usual | dict(zip(free, sizes, strict=True)) for sizes in tried)
+    return next((numbers for numbers in found if broken(contract.where, numbers) is None), usual)
 
 
 def _fake_integers(signature: Signature) -> dict[str, int]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
 from opwright.contract import derive
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import TakenDtypes
 from opwright.contract.inputs.applicable import Admits, Reach, find_reach, usual_reach
 from opwright.contract.inputs.arguments import (
     arguments_of,
@@ -80,7 +81,7 @@ _VALUES_OF_EACH_DTYPE = ("large", "shifted")
 def cases(
     contract: Contract,
     level: str,
-    allowed: Sequence[torch.dtype] | None = None,
+    allowed: TakenDtypes = None,
     *,
     admits: Admits | None = None,
     longest: int = 1 << 22,
@@ -91,7 +92,7 @@ def cases(
 
     Args:
         level: ``smoke`` (a few sizes in one dtype), ``quick`` or ``full`` (more sizes, every layout in every dtype).
-        allowed: the kernel's dtypes, or None for all of the contract's.
+        allowed: the kernel's dtypes, of all arguments or of single ones; None for all of the contract's.
         admits: whether a case can be run; where the usual sizes cannot, others are searched for.
         longest: no dim is longer.
         ranks: the number of processes in each process group.
@@ -147,7 +148,7 @@ def _least_results(contract: Contract, case: Case) -> int:
 def _all(
     contract: Contract,
     level: str,
-    allowed: Sequence[torch.dtype] | None,
+    allowed: TakenDtypes,
     reach: Reach,
     combinations: Sequence[tuple[tuple[str, torch.dtype], ...]],
 ) -> list[Case]:
@@ -341,9 +342,10 @@ def _with_own_sizes(contract: Contract, base: Case) -> list[Case]:
     return [*_typical(contract, base), *(c for c in sampled if [name for name, _ in c.sizes] == names)]
 
 
-def _own_samples(contract: Contract, allowed: Sequence[torch.dtype] | None) -> list[Case]:
+def _own_samples(contract: Contract, allowed: TakenDtypes) -> list[Case]:
     """The author's samples in the dtypes of a kernel, as they are and with gaps between elements."""
-    found = [c for c in sample_cases(contract) if allowed is None or c.dtype in allowed]
+    # Those of single arguments are seen when the kernel is asked whether it takes the sample.
+    found = [c for c in sample_cases(contract) if allowed is None or isinstance(allowed, Mapping) or c.dtype in allowed]
     return [*found, *(dataclasses.replace(c, layout="sliced") for c in found)]
 
 

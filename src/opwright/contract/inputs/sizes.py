@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from opwright import tree
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import TakenDtypes
 from opwright.contract.inputs.arguments import env_of, shape_of
 from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.samples import sample_arguments
@@ -71,12 +72,11 @@ def like(size: Size, new: int) -> Size:
     return (3, new) if isinstance(size, tuple) else new
 
 
-def dtypes_to_check(
-    contract: Contract, allowed: Sequence[torch.dtype] | None
-) -> list[tuple[tuple[str, torch.dtype], ...]]:
+def dtypes_to_check(contract: Contract, allowed: TakenDtypes = None) -> list[tuple[tuple[str, torch.dtype], ...]]:
     """The combinations of dtypes that checks use, most common first.
 
-    ``allowed`` restricts floating dtypes (all, if the contract has no floating argument): a kernel's ``dtypes``.
+    ``allowed`` is a kernel's ``dtypes``: it restricts floating ones (all, if the contract has no floating argument), or
+    those of single arguments.
     """
     classes: dict[str, list[torch.dtype]] = {}
     for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
@@ -84,9 +84,14 @@ def dtypes_to_check(
         if len(tensor.dtypes) > 1:
             classes.setdefault(tensor.dtype_class, known)
     has_float = any(d.is_floating_point or d.is_complex for known in classes.values() for d in known)
+    of_arguments = allowed if isinstance(allowed, Mapping) else {}
+    for argument in contract.signature.arguments:
+        if argument.name in of_arguments and argument.tensor and argument.tensor.dtype_class in classes:
+            taken = of_arguments[argument.name]
+            classes[argument.tensor.dtype_class] = [d for d in classes[argument.tensor.dtype_class] if d in taken]
     for name, known in classes.items():
         floating = [d for d in known if d.is_floating_point or d.is_complex]
-        if allowed is not None and (floating or not has_float):
+        if allowed is not None and not of_arguments and (floating or not has_float):
             classes[name] = [d for d in known if d in allowed]
     names = list(classes)
     return [tuple(zip(names, chosen, strict=True)) for chosen in itertools.product(*classes.values())]
