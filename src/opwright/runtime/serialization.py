@@ -24,8 +24,10 @@ import jaxtyping
 import torch
 from jaxtyping import AbstractDtype
 
+from opwright.backends.base import KernelSpec
 from opwright.contract.fingerprint import names_in_code
 from opwright.internals.triton import is_gluon
+from opwright.runtime.kernel import Kernel
 from opwright.runtime.op import Op
 from opwright.runtime.register import registration
 
@@ -105,7 +107,7 @@ def load(data: bytes) -> Op:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Op):
-            return obj._by_value()
+            return _of_gallery(obj) if obj.contract.module.startswith("opwright.") else obj._by_value()
         if isinstance(obj, types.CodeType):
             make, arguments = self.dispatch_table[types.CodeType](obj)
             return _code_of_file, (make, arguments, obj.co_filename)
@@ -123,6 +125,31 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if type(obj).__name__ in _JITTED and hasattr(obj, "fn"):
             return _apply_jit, (obj.fn, *_source_of(obj.fn), _jit_options(obj), is_gluon(obj))
         return super().reducer_override(obj)
+
+
+def _of_gallery(operator: Op) -> Any:
+    """An operator of this package, to which somebody has attached kernels: it is imported, and gets these. Its own
+    functions name it, and would call another one than that defined by value."""
+    specs = tuple(kernel.spec for kernel in operator.kernels.values())
+    found = _imported, (operator.contract.module, operator.contract.qualname)
+    return *found, (specs, _rules_of(operator)), None, None, _with_kernels
+
+
+def _rules_of(operator: Op) -> list[str]:
+    return [operator.contract.fingerprint, *operator._rules.fingerprint]
+
+
+def _imported(module: str, qualname: str) -> Any:
+    importlib.import_module(module)
+    return registration.find(qualname)
+
+
+def _with_kernels(operator: Op, state: tuple[tuple[KernelSpec, ...], list[str]]) -> None:
+    specs, rules = state
+    operator.kernels = {spec.name: Kernel(spec, operator.contract) for spec in specs}
+    operator._changed()
+    if _rules_of(operator) != rules:
+        raise TypeError(f"{operator.contract.qualname} has rules that its module does not register")
 
 
 def reduce_for_cloudpickle(operator: Op) -> Any:

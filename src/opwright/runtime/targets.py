@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,23 +107,32 @@ def _import_module(name: str) -> ModuleType:
 
 
 def find_import_path(operator: Op) -> ImportPath | None:
-    """The path to import an operator; None for one defined in a function or a notebook."""
-    contract = operator.contract
-    module = sys.modules.get(contract.module)
-    if (
-        module is None
-        or contract.module == "__main__"
-        or not any(_is_or_holds(value, operator) for value in list(vars(module).values()))
-    ):
-        return None
-    file = getattr(module, "__file__", None)
-    spec = getattr(module, "__spec__", None)
-    importable = spec is not None and importlib.util.find_spec(contract.module.split(".")[0]) is not None
+    """The path to import an operator; None for one defined in a function or a notebook.
+
+    It is the module that attaches kernels to it, if that is another one than the module that defines it.
+    """
+    functions = [kernel.spec.source for kernel in operator.kernels.values()]
+    of_kernels = [f.__module__ for f in reversed(functions) if inspect.isfunction(f)]
+    for name in dict.fromkeys([*of_kernels, operator.contract.module]):
+        module = sys.modules.get(name)
+        if module is not None and name != "__main__" and _holds(module, operator):
+            return ImportPath(name, _file_of_script(module), operator.contract.qualname)
+    return None
+
+
+def _file_of_script(module: ModuleType) -> str | None:
+    """The file of a module that cannot be imported by its name."""
+    file, name = getattr(module, "__file__", None), module.__name__
+    importable = module.__spec__ is not None and importlib.util.find_spec(name.split(".")[0]) is not None
     try:
-        same = importable and (found := importlib.util.find_spec(contract.module)) is not None and found.origin == file
+        same = importable and (found := importlib.util.find_spec(name)) is not None and found.origin == file
     except (ImportError, ValueError):
         same = False
-    return ImportPath(contract.module, None if same else file, contract.qualname)
+    return None if same else file
+
+
+def _holds(module: ModuleType, operator: Op) -> bool:
+    return any(_is_or_holds(value, operator) for value in list(vars(module).values()))
 
 
 def _is_or_holds(value: Any, operator: Op) -> bool:
@@ -146,7 +156,8 @@ def name_target(operator: Op) -> str | None:
     path = find_import_path(operator)
     if path is None:
         return None
-    file = path.file if path.file or "." in path.module else operator.contract.file
+    module = sys.modules[path.module]
+    file = path.file if path.file or "." in path.module else getattr(module, "__file__", None)
     if file is None:
         return f"{path.module}:{operator.contract.name}"
     here = Path(file)
