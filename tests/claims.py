@@ -70,7 +70,7 @@ DEFINITIONS = {
 def claims() -> list[Claim]:
     """Every claim, computed."""
     of_docs = (_of_checks, _of_inputs, _of_tolerance, _of_commands, _of_timing, _of_kernelsim)
-    of_models = (tables.of_lltm, tables.of_cuda_graphs, tables.of_conv1d, tables.of_kmeans)
+    of_models = (tables.of_lltm, tables.of_cuda_graphs, tables.of_conv1d, tables.of_kmeans, tables.of_language_model)
     of_runs = (tables.of_calls, tables.of_cuda, tables.of_verdicts, tables.of_judged_candidates)
     of_tables = (*of_models, *of_runs, tables.of_cluster, tables.of_ranks, tables.of_timers)
     makers = (*of_docs, _of_kernels, _of_numpy, _of_lltm, _of_others, *of_tables)

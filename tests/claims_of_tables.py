@@ -19,6 +19,7 @@ __all__ = [
     "of_cuda_graphs",
     "of_judged_candidates",
     "of_kmeans",
+    "of_language_model",
     "of_lltm",
     "of_ranks",
     "of_timers",
@@ -277,6 +278,16 @@ def of_judged_candidates() -> Iterator[tuple[str, str]]:
         found = Counter(row["status"] for row in rows if row["claimed"] == claimed)
         counts = [found[status] for status in ("pass", "warning", "fail", "inconclusive")]
         yield "docs/judged.md", f"| {claimed} | {' | '.join(map(str, counts))} |"
+    found = Counter(v["status"] for v in record("2026-11-29-cpu-liger-kernel.json")["verdicts"])
+    yield "docs/judged.md", f"Of these, {found['pass']} pass and {found['warning']} have warnings. Six fail"
+    assert found["fail"] == 6
+
+
+def of_language_model() -> Iterator[tuple[str, str]]:
+    """Times of the operators of a language model."""
+    for row in record("2026-11-29-h200-operators-of-a-language-model.json")["rows"]:
+        times = (f"{row['us'][n]}" for n in ("triton", "compile", "torch", "liger"))
+        yield "docs/guides/model.md", _row(f"| {row['b']} × {row['n']} | {row['direction']}", times)
 
 
 def of_verdicts() -> Iterator[tuple[str, str]]:

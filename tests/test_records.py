@@ -25,7 +25,7 @@ _NAMED = re.compile(r"benchmarks/results/([\w.-]+\.(?:json|txt))")
 
 def pages() -> Iterator[tuple[str, str]]:
     """The texts that a reader is given: pages, and docstrings. The list of records is none of them."""
-    documents = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *(REPOSITORY / "src").rglob("*.md")]
+    documents = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *(REPOSITORY / "src").rglob("*.md")]
     for file in documents:
         yield file.relative_to(REPOSITORY).as_posix(), file.read_text()
     for file in sorted((REPOSITORY / "src").rglob("*.py")):
