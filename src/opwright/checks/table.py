@@ -5,6 +5,7 @@ from __future__ import annotations
 from opwright.checks import contract
 from opwright.checks.calls import configurations, determinism, execution_context, repeated_calls, streams, threads
 from opwright.checks.check import Check
+from opwright.checks.conduct import cheats
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
 from opwright.checks.memory import far_rows, large_offsets, memory, peak_memory, protected_memory
 from opwright.checks.outputs import (
@@ -57,6 +58,7 @@ CHECKS: dict[str, Check] = {
         afterwards,
         large_offsets,
         sanitizer,
+        cheats,
         far_rows,  # may end the use of the GPU
         own_work,  # after it, this process cannot compile functions that it has not compiled before
         protected_memory,  # may end this process

@@ -36,6 +36,7 @@ class OwnInputs:
         may_refuse: whether a kernel may raise an exception for other inputs than the samples, as a contract that was
             inferred may have more sizes than its kernels were written for.
         contiguous: whether tensors have no other layout.
+        reference_code: where a published task has the reference: a file, and a function in it, or "" for the whole.
     """
 
     samples: Samples | None = None
@@ -43,6 +44,7 @@ class OwnInputs:
     rule: Rule | None = None
     may_refuse: bool = False
     contiguous: bool = False
+    reference_code: tuple[tuple[str, str], ...] = ()
 
     def draw(self, qualname: str) -> list[Any]:
         """The arguments of every sample, on the CPU; the same ones each time.

@@ -39,8 +39,8 @@ _calls = itertools.count()
 # stream, or for what torch.library registers.
 CHECKS_OF_CANDIDATES = (
     "contract", "memory", "values", "published rule", "special values", "inputs unchanged", "global state",
-    "repeated calls", "execution context", "determinism", "configurations", "far rows", "own work",
-    "protected memory",
+    "repeated calls", "execution context", "determinism", "configurations", "cheats", "far rows",
+    "own work", "protected memory",
 )  # fmt: skip
 
 

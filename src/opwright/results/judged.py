@@ -9,6 +9,9 @@ from opwright.results.check import CheckReport, Finding, Status, Verdict
 
 __all__ = ["JudgeReport", "Judged"]
 
+# The check that names why a candidate is wrong.
+_CHEATS = "cheats"
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -43,9 +46,10 @@ class Judged:
 
     @property
     def worst(self) -> Finding | None:
-        """The finding that determines the verdict."""
+        """The finding that determines the verdict; a cheat before what it leads to."""
         findings = self.verdict.separate if self.verdict is not None else ()
-        return next((f for f in findings if f.status is self.status is not Status.PASS), None)
+        found = [f for f in findings if f.status is self.status is not Status.PASS]
+        return min(found, key=lambda f: f.check != _CHEATS, default=None)
 
 
 @dataclass(frozen=True)

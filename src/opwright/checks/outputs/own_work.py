@@ -24,11 +24,11 @@ from opwright.internals.compiler import DispatchMode
 from opwright.languages import title_of
 from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["CHECK", "NAME", "check"]
+__all__ = ["CHECK", "MOVES", "NAME", "check"]
 
 NAME = "own work"
 # Functions that move, allocate or describe, and compute nothing.
-_MOVES = frozenset(
+MOVES = frozenset(
     {"alias", "arange", "cat", "clone", "copy", "copy_", "detach", "empty", "empty_like", "empty_strided", "equal",
      "fill", "fill_", "full", "full_like", "is_pinned", "lift_fresh", "new_empty", "new_empty_strided", "new_full",
      "new_ones", "new_zeros", "ones", "ones_like", "record_stream", "resize_", "scalar_tensor", "set_", "stack",
@@ -88,7 +88,7 @@ class _Recording(DispatchMode):  # type: ignore[misc]  # found at run time
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
         tensors = tree.tensors([list(args), list((kwargs or {}).values())])
-        if function.namespace == "aten" and tensors and name not in _MOVES and not function.is_view:
+        if function.namespace == "aten" and tensors and name not in MOVES and not function.is_view:
             self._seen.add(name.rstrip("_"), tensors)
         return function(*args, **(kwargs or {}))
 

@@ -1,0 +1,1 @@
+"""What a kernel does besides computing: it may deceive whoever measures it."""

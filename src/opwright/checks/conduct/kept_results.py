@@ -1,0 +1,109 @@
+"""Whether a kernel does less in a call whose arguments it has had before: it keeps results instead of computing them.
+
+Such results are right, and each benchmark that repeats a call measures a look-up. The steps of calls in Python and in
+torch's dispatcher are counted, which are the same each time for whoever computes.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from opwright import tree
+from opwright.checks.calls.repeated_calls import is_right
+from opwright.checks.context import Context
+from opwright.checks.kernel_calls import same_layout
+from opwright.checks.observation import Prepared, SkippedCase
+from opwright.internals.compiler import DispatchMode
+
+__all__ = ["kept_results"]
+
+# What a kernel sets up, it sets up in the first of these calls.
+_FIRST_CALLS = 2
+
+
+def kept_results(context: Context, draws: Sequence[Prepared]) -> str:
+    """In words, what it keeps its results by; "" if each call computes.
+
+    Args:
+        draws: the arguments of one case with several values.
+    """
+    first, *others = draws
+    for _ in range(_FIRST_CALLS):
+        _steps(context, same_layout(list(first.arguments)))
+    new, same, equal = list[int](), list[int](), list[int]()
+    for draw in others:
+        arguments = same_layout(list(draw.arguments))
+        new.append(_steps(context, arguments))
+        if not any(a.mutated for a in context.op.contract.signature.arguments):
+            same.append(_steps(context, arguments))
+        equal.append(_steps(context, same_layout(list(draw.arguments))))
+    for counts, words in ((equal, "equal values at other addresses"), (same, "the same tensors again")):
+        if counts and max(counts) < min(new) and not _prepares_an_argument(context, draws, max(counts)):
+            return f"it keeps results: for {words}, a call has {max(counts)} steps, for new values {min(new)}"
+    return ""
+
+
+def _prepares_an_argument(context: Context, draws: Sequence[Prepared], least: int) -> bool:
+    """Whether as few steps are enough if only some argument changes: what is kept is made of the others, such as packed
+    weights, and not the result."""
+    for changed in _with_one_changed(context, draws[0], draws[1]):
+        arguments = same_layout(list(changed.arguments))
+        if _steps(context, arguments) > least:
+            continue
+        if is_right(context, changed, context.results(same_layout(list(changed.arguments)))) is None:
+            return True
+    return False
+
+
+def _with_one_changed(context: Context, one: Prepared, other: Prepared) -> Iterator[Prepared]:
+    stated = context.op.contract.signature.arguments
+    tensors = [i for i, a in enumerate(stated) if tree.tensors([one.arguments[i]]) and not a.goes_together]
+    for i in tensors if len(tensors) > 1 else ():
+        arguments = list(one.arguments)
+        arguments[i] = other.arguments[i]
+        changed = context.prepare_with(one.case, arguments)
+        if not isinstance(changed, SkippedCase):
+            yield changed
+
+
+def _steps(context: Context, arguments: Sequence[Any]) -> int:
+    """The calls of functions, in Python and of torch's operations, in one call of the kernel."""
+    counting = _Counting()
+    collects = gc.isenabled()
+    gc.disable()  # what a collection calls is no step of the kernel
+    try:
+        with counting:
+            _profiled(counting, lambda: context.run_kernel(arguments))
+    finally:
+        if collects:
+            gc.enable()
+    return counting.steps
+
+
+def _profiled(counting: _Counting, call: Callable[[], Any]) -> None:
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "c_call"):
+            counting.steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+
+
+class _Counting(DispatchMode):  # type: ignore[misc]  # found at run time
+    """Counts torch's operations, also those that C++ calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.steps += 1
+        return function(*args, **(kwargs or {}))
