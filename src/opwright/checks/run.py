@@ -61,6 +61,7 @@ def check(
     ranks: int | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
+    sandbox: bool = False,
     events: Events = QUIET,
 ) -> CheckReport:
     """Verify every kernel of some operators against their references.
@@ -88,6 +89,7 @@ def check(
         executor: where kernels are checked, such as ``opwright.cluster.RayCluster``; by default, on this machine.
         resume: a file to which each verdict is written when it is there. Verdicts that are in it already, of the same
             sources, settings and versions, are taken from it.
+        sandbox: confine the processes of kernels, as ``opwright judge`` does: Linux only.
         events: functions that are called on the way.
 
     Returns:
@@ -115,7 +117,7 @@ def check(
         t for o in operators for t in plan(o, machine, kernels, device, reference=reference, interpreter=interpreter)
     ]
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
-    settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0)
+    settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0, sandbox)
     events.planned(len(tasks))
     items = [CheckItem.of(task, settings) for task in tasks]
     verdicts: dict[int, Verdict] = {}

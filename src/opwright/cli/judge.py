@@ -42,6 +42,9 @@ def judge(
     ] = None,
     device: Annotated[str | None, typer.Option(help="Only this device: cpu, cuda, or cpu-sim (the simulator).")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one step of a check may take.")] = 60.0,
+    sandbox: Annotated[
+        str, typer.Option(help="Confine candidates: on, off, or auto (on where the system allows it).")
+    ] = "auto",
     jobs: Annotated[int | None, typer.Option(help="How many kernels to check at a time.")] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End a kernel's check at its first failure.")] = False,
     ray: Ray = None,
@@ -68,6 +71,7 @@ def judge(
             write_contract=write_contract,
             device=device,
             timeout=timeout,
+            sandbox=sandbox,
             jobs=jobs,
             fail_fast=fail_fast,
             events=Events(progress.plan, progress.step, progress.done, say),

@@ -24,11 +24,23 @@ from opwright.contract.shapes.relations import parse_relation
 from opwright.errors import KernelError
 from opwright.judged.sources import Source, load_candidate
 
-__all__ = ["CalledTask", "parameters_of", "state_of"]
+__all__ = ["CalledTask", "parameters_of", "state_of", "without_running_tasks"]
 
 _MODULES_KEPT = 4
 # Of a constant that is halved for a sample.
 _SMALLEST = 4
+# Whether this process may run the code of tasks.
+_runs_tasks = [True]
+
+
+@contextlib.contextmanager
+def without_running_tasks() -> Iterator[None]:
+    """A block in which this process runs no code of a task: its operators are only named, and checked by others."""
+    before, _runs_tasks[0] = _runs_tasks[0], False
+    try:
+        yield
+    finally:
+        _runs_tasks[0] = before
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -57,8 +69,15 @@ class CalledTask:
         self._source = Source(Path(file))
         self._reference, self._inputs, self._constructor, self._seed = reference, inputs, constructor, seed
         self._constants, self._state, self._scalars = constants or {}, tuple(state), scalars or {}
-        self._names_at = functools.lru_cache(_MODULES_KEPT)(lambda items: self._source.run(dict(items)))
+        self._names_at = functools.lru_cache(_MODULES_KEPT)(self._run)
         self._module_at = functools.lru_cache(_MODULES_KEPT)(self._constructed)
+
+    def _run(self, constants: tuple[tuple[str, int], ...]) -> dict[str, Any]:
+        if not _runs_tasks[0]:
+            raise KernelError(
+                "the process of a command must not run the code of a task", fix="report this: it is a bug"
+            )
+        return self._source.run(dict(constants))
 
     # --- the reference ---
 
@@ -81,6 +100,8 @@ class CalledTask:
         Args:
             where: relations that the constants satisfy.
         """
+        if not _runs_tasks[0]:
+            return []
         relations = [parse_relation(text) for text in where]
         values = {name: self._source.constants[name] for name in self._constants}
         while True:

@@ -1,35 +1,78 @@
-"""The process that runs a task's reference to infer the contract. It takes one task, and answers with a file's text."""
+"""The process that runs a task's reference to infer the contract, and writes it as a file. It takes one request."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from opwright.contract.inputs.samples import sample_cases
 from opwright.errors import OpwrightError
 from opwright.judged.contract_text import contract_text
 from opwright.judged.inferring.inference import infer
 from opwright.judged.task import Task
 from opwright.results.json_form import from_json, to_json
+from opwright.runtime.extensions import compiler_caches
+from opwright.runtime.targets import load_target
+from opwright.workers.sandbox import confine
 
-__all__ = ["Contract", "main"]
+__all__ = ["Contract", "Request", "main"]
 
-# What is inferred: the text of a contract file, whether only the given sizes are possible, and what is fixed.
-Contract = dict[str, object]
+# What is inferred: whether only the given sizes are possible, and what is fixed; or the error.
+Contract = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked.
+
+    Attributes:
+        folder: in which the contract is written, and all that the task writes.
+        sandbox: whether this process is confined to it.
+    """
+
+    task: Task
+    folder: Path
+    sandbox: bool
+
+    @property
+    def file(self) -> Path:
+        """That of the contract."""
+        return self.folder / f"judged_{self.task.name}.py"
 
 
 def main(connection: socket.socket) -> None:
-    """Answer the task that the connection brings."""
+    """Answer the request that the connection brings."""
     with connection, connection.makefile("rwb") as stream:
-        task = from_json(Task, json.loads(stream.readline()))
+        request = from_json(Request, json.loads(stream.readline()))
+        task = request.task
         try:
-            inferred = task.stated or infer(task)
-            answer: Contract = {
-                "text": contract_text(task, inferred),
-                "has_one_shape": inferred.has_one_shape,
-                "fixed": to_json(inferred.fixed),
-            }
+            answer = _contract(request)
         except OpwrightError as error:
             answer = {"error": str(error)}
         except Exception as error:  # the task's own code may raise anything
             answer = {"error": f"{task.file}: inferring the contract raised {type(error).__name__}: {error}"}
         stream.write(json.dumps(answer).encode() + b"\n")
+
+
+def _contract(request: Request) -> Contract:
+    """Write the contract, and see whether it can be defined, with the task's own inputs.
+
+    Raises:
+        OpwrightError: it cannot, or the task has no contract.
+    """
+    task = request.task
+    if request.sandbox:
+        caches = compiler_caches()  # where they are by default follows from TMPDIR
+        os.environ["TMPDIR"] = str(request.folder)
+        tempfile.tempdir = None  # it is read again
+        confine([request.folder, *caches, "/dev", "/proc/self"])
+    inferred = task.stated or infer(task)
+    request.file.write_text(contract_text(task, inferred))
+    (operator,) = load_target(str(request.file))
+    sample_cases(operator.contract)
+    return {"has_one_shape": inferred.has_one_shape, "fixed": to_json(inferred.fixed)}

@@ -16,9 +16,10 @@ from typing import Any
 
 from opwright.checks.outputs import published_rule
 from opwright.checks.run import Interrupted, check
-from opwright.contract.inputs.samples import sample_cases
-from opwright.errors import OpwrightError
+from opwright.errors import CheckError, OpwrightError
+from opwright.judged.called import without_running_tasks
 from opwright.judged.formats import read_tasks
+from opwright.judged.infer_process import Contract, Request
 from opwright.judged.task import Candidate, Task
 from opwright.machine import this_machine
 from opwright.results import Status, Verdict
@@ -29,6 +30,7 @@ from opwright.runtime.targets import load_target
 from opwright.sweep.events import QUIET, Events
 from opwright.workers.pool import shared_server
 from opwright.workers.roles import Role
+from opwright.workers.sandbox import sandbox_of_this_system
 
 __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
 
@@ -50,6 +52,7 @@ def judge(
     references: str | Path | None = None,
     write_contract: str | Path | None = None,
     timeout: float = 60.0,
+    sandbox: str = "auto",
     events: Events = QUIET,
     **options: Any,
 ) -> JudgeReport:
@@ -64,6 +67,8 @@ def judge(
         references: a folder or a file with the references, if they are not beside the candidates.
         write_contract: a folder that gets the contract of each task as a Python file.
         timeout: seconds that one step may take.
+        sandbox: "on", "off", or "auto": on where the system allows it. Candidates then write into scratch folders and
+            opwright's cache only, and have no network.
         events: functions that are called on the way.
         options: others of ``ow.check``.
 
@@ -74,21 +79,23 @@ def judge(
         TargetError: the paths are of no format; CheckError: as ``ow.check``.
     """
     began = time.monotonic()
+    is_confined, in_words = _sandbox(sandbox)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(without_running_tasks())
         folder = Path(write_contract or stack.enter_context(tempfile.TemporaryDirectory(prefix="opwright-judge-")))
         folder.mkdir(parents=True, exist_ok=True)
         given = Path(references) if references is not None else None
         found, unread = read_tasks([str(p) for p in paths], folder.resolve(), format, given)
         if number := next(_calls):
             found = [dataclasses.replace(task, namespace=f"judged_{number}") for task in found]
-        contracts = {task.name: _contract_of(task, timeout) for task in found}
-        files = {task.name: _written(task, contracts[task.name], folder) for task in found}
-        operators = [op for task in found if (op := _loaded(files[task.name], contracts[task.name])) is not None]
+        requests = [Request(task, folder.resolve(), is_confined) for task in found]
+        contracts = {request.task.name: _contract_of(request, timeout) for request in requests}
+        operators = [op for r in requests if (op := _loaded(r.file, contracts[r.task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
         verdicts, partial = list[Verdict](), ""
         if operators:
             try:
-                verdicts = [*check(*operators, timeout=timeout, events=events, **options)]
+                verdicts = [*check(*operators, timeout=timeout, sandbox=is_confined, events=events, **options)]
             except Interrupted as interrupted:
                 verdicts, partial = [*interrupted.report], interrupted.report.partial
     by_kernel = {(v.op, v.kernel): v for v in verdicts}
@@ -100,7 +107,25 @@ def judge(
     order = {status: i for i, status in enumerate(Status)}
     rows.sort(key=lambda row: order[row.status])
     machine = this_machine().to_json()
-    return JudgeReport(machine, tuple(rows), tuple(unread), time.monotonic() - began, partial)
+    return JudgeReport(machine, tuple(rows), tuple(unread), time.monotonic() - began, in_words, partial)
+
+
+def _sandbox(asked: str) -> tuple[bool, str]:
+    """Whether candidates are confined, and what that means here.
+
+    Raises:
+        CheckError: this system cannot, or the word is another.
+    """
+    if asked not in ("auto", "on", "off"):
+        raise CheckError(f"sandbox must be auto, on or off, got {asked!r}", fix="leave it out for auto")
+    offered = sandbox_of_this_system()
+    if asked == "off":
+        return False, "no sandbox: it was switched off"
+    if asked == "on" and not offered.version:
+        raise CheckError(
+            f"sandbox=on must be possible, got {offered.words}", fix="judge in a container, with sandbox=off"
+        )
+    return bool(offered.version), offered.words
 
 
 def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict: Verdict | None) -> Judged:
@@ -121,29 +146,21 @@ def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict:
     )
 
 
-def _written(task: Task, contract: Mapping[str, Any], folder: Path) -> Path | None:
-    if "text" not in contract:
-        return None
-    file = folder / f"judged_{task.name}.py"
-    file.write_text(contract["text"])
-    return file
-
-
-def _loaded(file: Path | None, contract: dict[str, Any]) -> Op[..., Any] | None:
+def _loaded(file: Path, contract: Contract) -> Op[..., Any] | None:
     """The operator of a contract file. If it cannot be defined, the reason is added to the contract."""
-    if file is None:
+    if "error" in contract:
         return None
     try:
         (operator,) = load_target(str(file))
-        sample_cases(operator.contract)
     except OpwrightError as error:
         contract["error"] = str(error)
         return None
     return operator
 
 
-def _contract_of(task: Task, timeout: float) -> dict[str, Any]:
+def _contract_of(request: Request, timeout: float) -> Contract:
     """What ``infer_process`` answers; an error if it does not in time."""
+    file = request.task.file
     try:
         with shared_server(interpret=False) as server, _connected() as (ours, theirs):
             pid = server.fork(Role.INFERENCE, [theirs], _output())
@@ -151,16 +168,16 @@ def _contract_of(task: Task, timeout: float) -> dict[str, Any]:
             ours.settimeout(timeout)
             try:
                 with ours.makefile("rwb") as stream:
-                    stream.write(json.dumps(to_json(task)).encode() + b"\n")
+                    stream.write(json.dumps(to_json(request)).encode() + b"\n")
                     stream.flush()
                     line = stream.readline()
             except OSError:
-                return {"error": f"inferring the contract of {task.file} took more than {timeout:g} s"}
+                return {"error": f"inferring the contract of {file} took more than {timeout:g} s"}
             finally:
                 server.end(pid)
     except OpwrightError as error:
         return {"error": str(error)}
-    answer: dict[str, Any] = json.loads(line) if line else {"error": f"running {task.file} ended the process"}
+    answer: Contract = json.loads(line) if line else {"error": f"running {file} ended the process"}
     return answer
 
 

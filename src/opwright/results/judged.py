@@ -58,6 +58,7 @@ class JudgeReport:
 
     Attributes:
         unread: paths that are no task, each with the reason.
+        sandbox: what confined the candidates, in words.
         partial: how much was judged before it was interrupted; empty if all was.
     """
 
@@ -65,6 +66,7 @@ class JudgeReport:
     rows: tuple[Judged, ...]
     unread: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
+    sandbox: str = ""
     partial: str = ""
     schema: str = "opwright.judge/1"
 

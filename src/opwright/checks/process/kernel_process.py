@@ -41,16 +41,17 @@ from opwright.checks.request import CaseRecords, Reports
 from opwright.checks.settings import state
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.case import Case
-from opwright.errors import CompileError, CompileTimeoutError, NotSimulatedError, OpwrightError
+from opwright.errors import CheckError, CompileError, CompileTimeoutError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import settle_inductor_cache
 from opwright.results import Finding, NotChecked
-from opwright.runtime.extensions import load_extensions
+from opwright.runtime.extensions import compiler_caches, load_extensions
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.workers.copies import copy_back, same_layout_copy
 from opwright.workers.messages import record_of
 from opwright.workers.relatives import adopt_orphans, is_ending
+from opwright.workers.sandbox import confine
 from opwright.workers.supervise import LOST_GPU, NO_GPU
 from opwright.workers.wire import Connection, Ended, write_tensors
 
@@ -67,14 +68,25 @@ def main(connection: socket.socket) -> None:
         adopt_orphans()
         if cheats.NAME in job.checks or (not job.checks and job.level in cheats.CHECK.levels):
             observed.begin()  # before the user's code runs
+        caches = compiler_caches() if job.sandbox else []  # where they are by default follows from TMPDIR
         _take_temporary_folder(job.temporary)
-        operator = load_operator(job, job.target.device)
+        operator = _loaded(job, caches)
         link.answer({"unavailable": operator if isinstance(operator, str) else ""})
         if not isinstance(operator, str) and _is_built(link, operator, job):
             _start_device(job.target.device)
             _limit_compilations(link, job)
             with operator.only(job.kernel), under_check():
                 _Server(link, operator, job).serve()
+
+
+def _loaded(job: Job, caches: Sequence[str]) -> Op | str:
+    """The operator, in a sandbox if that is asked for; or why there is none."""
+    try:
+        if job.sandbox:
+            confine([job.temporary, *caches, "/dev", "/proc/self"])  # /dev has the GPUs, and shared memory
+    except CheckError as error:
+        return str(error)
+    return load_operator(job, job.target.device)
 
 
 def _take_temporary_folder(folder: str) -> None:

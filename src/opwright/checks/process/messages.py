@@ -41,6 +41,7 @@ class Job:
             ``why_no_ranks`` then explains.
         timeout: seconds that one step may take.
         temporary: a folder for the kernel's temporary files.
+        sandbox: whether the kernel's process is confined.
     """
 
     kernel: str
@@ -61,6 +62,7 @@ class Job:
     why_no_ranks: str = ""
     timeout: float = 60.0
     temporary: str = ""
+    sandbox: bool = False
 
 
 def write_job(job: Job) -> bytes:

@@ -217,6 +217,7 @@ def _attempt(
         reproduce=item.reproduce,
         environment=_environment(),
         timeout=settings.timeout,
+        sandbox=settings.sandbox,
         **ranks_of(task, settings),
     )
     if path is not None:

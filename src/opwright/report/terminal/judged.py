@@ -34,6 +34,7 @@ def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False)
     for path, why in report.unread:
         console.print(Text(f"not read: {path}: {why}", "yellow"))
     console.print(_counts(report))
+    console.print(Text(report.sandbox, "dim"))
     if report.partial:
         console.print(Text(report.partial, "yellow"))
 
