@@ -88,7 +88,7 @@ def test_a_candidate_writes_only_into_scratch_folders_and_has_no_network(tmp_pat
     for row in report.rows:
         assert row.status is Status.FAIL, row.candidate
         assert "the kernel raised" in row.worst.message, row.candidate  # type: ignore[union-attr]
-    assert report.sandbox.startswith("sandbox: candidates write only into scratch folders and caches")
+    assert report.sandbox.startswith("sandbox: writes into scratch folders and caches only")
     assert {file.name for file in tmp_path.iterdir()} == {"kept", "reference.py", "ours.py"}
 
 
@@ -126,3 +126,11 @@ def test_no_code_of_a_task_runs_in_the_process_of_the_command(tmp_path: Path) ->
         ran_in = {int(file.name) for file in (tmp_path / folder).iterdir()}
         assert ran_in
         assert os.getpid() not in ran_in
+
+
+@pytest.mark.slow  # a whole check
+def test_what_a_task_prints_does_not_reach_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prints = "import logging, sys\nprint('loud')\nlogging.error('loud')\nprint('loud', file=sys.stderr)\n"
+    report = judged(tmp_path, f"{prints}def ours(x): return 2 * x", sandbox="auto", reference=prints + REFERENCE)
+    assert report.rows[0].status is Status.PASS
+    assert "loud" not in "".join(capfd.readouterr())

@@ -118,6 +118,21 @@ class CalledTask:
 
     def drawn(self, number: int) -> Callable[..., torch.Tensor]:
         """Draws one argument of a call as the task does, for ``ow.inputs.drawn_by``; counted among the tensors."""
+
+        def made(names: Mapping[str, Any]) -> torch.Tensor:
+            return [t for t in names[self._inputs]() if isinstance(t, torch.Tensor)][number]
+
+        return self._drawer(made)
+
+    def drawn_state(self, name: str) -> Callable[..., torch.Tensor]:
+        """Makes a buffer as the constructor does, with another seed, for ``ow.inputs.drawn_by``."""
+
+        def made(names: Mapping[str, Any]) -> torch.Tensor:
+            return state_of(names[self._reference](*names[self._constructor]()))[name].detach()
+
+        return self._drawer(made)
+
+    def _drawer(self, made: Callable[[Mapping[str, Any]], torch.Tensor]) -> Callable[..., torch.Tensor]:
         parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("shape", "generator")]
         parameters += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in self._constants]
 
@@ -125,8 +140,7 @@ class CalledTask:
             names = self._names_at(tuple((name, int(constants[name])) for name in self._constants))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(torch.randint(1 << 31, (), generator=generator)))
-                tensors = [t for t in names[self._inputs]() if isinstance(t, torch.Tensor)]
-            return tensors[number].cpu()
+                return made(names).cpu()
 
         draw.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return draw

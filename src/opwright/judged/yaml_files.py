@@ -21,7 +21,9 @@ def read_yaml(file: Path) -> Mapping[str, Any]:
     try:
         yaml = importlib.import_module("yaml")
     except ImportError:
-        raise TargetError(f"{file.name} must be read with PyYAML, which is missing", fix="pip install pyyaml") from None
+        raise TargetError(
+            f"{file.name} must be read with PyYAML, which is missing", fix="pip install 'opwright[judge]'"
+        ) from None
     try:
         found = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -50,8 +50,8 @@ class Sandbox:
             return "no sandbox: this system has no Landlock (Linux 5.13 or later, switched on)"
         tcp = "no TCP connections" if self.version >= _WITH_TCP else "no limit on the network"
         network = "no network" if _may_leave_the_network() else tcp
-        signals = ", no signals to other processes" if self.version >= _WITH_SCOPES else ""
-        return f"sandbox: candidates write only into scratch folders and caches, {network}{signals}"
+        signals = ", no signals" if self.version >= _WITH_SCOPES else ""
+        return f"sandbox: writes into scratch folders and caches only, {network}{signals}"
 
 
 @functools.cache

@@ -58,14 +58,17 @@ def infer(task: Task) -> Inferred:
         found, places = _varied_axes(reference, own), {}
     count, dims = len(own.tensors), found.dims
     ranges = _ranges(reference, own, found, is_by_constant=bool(places))
+    made = _made_by_the_constructor(reference, own, found, is_by_constant=bool(places))
     names = _unique([*parameters_of(own.function, len(own.inputs)), *own.state])
     names = [name for name, t in zip(names, (*own.inputs, *own.state.values()), strict=True) if _is_tensor(t)]
     arguments = [
         InferredTensor(name, short(t.dtype), dim, drawn_as=i if i in drawn else -1)
         for i, (name, t, dim) in enumerate(zip(names, own.tensors, dims[:count], strict=True))
     ]
+    for i, name in made.items():
+        arguments[i] = dataclasses.replace(arguments[i], values=f"ow.inputs.drawn_by(task.drawn_state({name!r}))")
     for i, (low, high) in ranges.items():
-        arguments[i] = dataclasses.replace(arguments[i], low=low, high=high)
+        arguments[i] = arguments[i] if i in made else dataclasses.replace(arguments[i], low=low, high=high)
     outputs = (InferredTensor("", short(t.dtype), d) for t, d in zip(own.outputs, dims[count:], strict=True))
     return Inferred(
         arguments=tuple(arguments),
@@ -264,6 +267,24 @@ def _ranges(reference: Reference, own: Run, found: _Varied, *, is_by_constant: b
         values, tensors = drawn[-1]
         ranges |= float_ranges(reference.caller(values), tensors)
     return ranges
+
+
+def _made_by_the_constructor(reference: Reference, own: Run, found: _Varied, *, is_by_constant: bool) -> dict[int, str]:
+    """The buffers, by position, that only the constructor makes, such as packed weights, tables and masks. One whose
+    elements are all equal, such as the mean of a batch norm, has any values after training."""
+    chosen = min(found.accepted, key=lambda v: math.prod(v.values()), default={}) if is_by_constant else {}
+    if not own.buffers or _elements_at(reference, chosen) > _MOST_DRAWN:
+        return {}
+    tensors = reference.real_tensors(chosen)
+    if tensors is None:
+        return {}
+    first = len(own.tensors) - len(own.state)
+    values = {name: tensors[first + i] for i, name in enumerate(own.state)}
+    return {first + i: name for i, name in enumerate(own.state) if name in own.buffers and _varies(values[name])}
+
+
+def _varies(tensor: torch.Tensor) -> bool:
+    return tensor.numel() > 1 and bool((tensor != tensor.flatten()[0]).any())
 
 
 def _elements_at(reference: Reference, values: Mapping[str, int]) -> int:

@@ -48,6 +48,13 @@ class Run:
         return {i: value for i, value in enumerate(self.inputs) if not isinstance(value, torch.Tensor)}
 
     @property
+    def buffers(self) -> frozenset[str]:
+        """The names of the state that is no parameter."""
+        module = getattr(self.function, "__self__", None)
+        named = module.named_buffers() if isinstance(module, torch.nn.Module) else ()
+        return frozenset(name for name, _ in named)
+
+    @property
     def ranks(self) -> list[int]:
         return [len(shape) for shape in self.shapes]
 

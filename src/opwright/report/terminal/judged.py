@@ -40,21 +40,23 @@ def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False)
 
 
 def _table(report: JudgeReport) -> Table:
+    """The finding is below the candidate: both are long, and a terminal may have 80 columns."""
     has_claims = any(row.by_format for row in report.rows)
     table = Table(box=None, pad_edge=False)
-    table.add_column("candidate", overflow="fold")
+    table.add_column("opwright", no_wrap=True)
     if has_claims:
         table.add_column(report.rows[0].format, no_wrap=True)
-    table.add_column("opwright", no_wrap=True)
-    table.add_column("worst finding", overflow="fold")
+    table.add_column("candidate, worst finding", overflow="fold")
     for row in report.rows:
         status = Text(f"{row.status.mark} {row.status.name}", LOOKS[row.status].style)
-        table.add_row(_name(row), *([row.by_format or "–"] if has_claims else []), status, _finding(row))
+        lines = Text("\n").join(filter(None, (Text(_name(row)), _finding(row))))
+        table.add_row(status, *([row.by_format or "–"] if has_claims else []), lines)
     return table
 
 
 def _name(row: Judged) -> str:
-    """The candidate's file with its folder, as runs are in folders of their own."""
+    """The candidate's file with its folder, as runs are in folders of their own; and the function, as in
+    ``ours.py:softmax``."""
     return "/".join(Path(row.candidate).parts[-2:])
 
 
