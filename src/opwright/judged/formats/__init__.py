@@ -9,6 +9,7 @@ from typing import Protocol
 
 from opwright.errors import TargetError
 from opwright.judged.formats import (
+    backend_bench,
     flashinfer_bench,
     gpu_mode,
     kernelbench,
@@ -40,7 +41,7 @@ class Format(Protocol):
         of them, such as the sources in a JSON file, are written below ``scratch``."""
 
 
-_MODULES = (pair, gpu_mode, kernelbench_com, kernelbench, robust_kbench, sol_execbench, flashinfer_bench)
+_MODULES = (pair, backend_bench, gpu_mode, kernelbench_com, kernelbench, robust_kbench, sol_execbench, flashinfer_bench)
 FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
 
 
