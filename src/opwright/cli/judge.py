@@ -26,7 +26,10 @@ from opwright.sweep.events import Events
 __all__ = ["FORMATS", "judge"]
 
 # Their table is in a package that imports torch.
-FORMATS = "pair, backendbench, gpu-mode, kernelbench.com, kernelbench, robust-kbench, sol-execbench, flashinfer-bench"
+FORMATS = (
+    "pair, backendbench, tritonbench, gpu-mode, kernelbench.com, kernelbench, robust-kbench, sol-execbench, "
+    "flashinfer-bench"
+)
 
 
 def judge(

@@ -13,7 +13,7 @@ from typing import Any
 from opwright.errors import TargetError
 from opwright.import_file import import_file
 
-__all__ = ["Source", "load_candidate"]
+__all__ = ["Source", "are_plain", "load_candidate"]
 
 
 class Source:
@@ -44,13 +44,7 @@ class Source:
         found = [n for n in self._tree.body if isinstance(n, ast.FunctionDef) and n.name == function]
         if len(found) != 1 or not isinstance(found[0].body[-1], ast.Return):
             return []
-        assigned = dict[str, list[ast.expr]]()
-        for node in ast.walk(found[0]):
-            for name in _assigned(node) if isinstance(node, ast.stmt) else ():
-                assigned.setdefault(name, []).append(getattr(node, "value", None) or ast.Constant(None))
-        once = {name: values[0] for name, values in assigned.items() if len(values) == 1}
-        listed = found[0].body[-1].value
-        return [_is_plain(e, once) for e in listed.elts] if isinstance(listed, ast.List | ast.Tuple) else []
+        return are_plain(found[0], found[0].body[-1].value)
 
     def defined(self) -> set[str]:
         """The functions and classes of the file."""
@@ -64,6 +58,16 @@ class Source:
         vars(module)["__file__"] = str(self.file)
         exec(compile(tree, str(self.file), "exec"), vars(module))
         return vars(module)
+
+
+def are_plain(function: ast.FunctionDef, listed: ast.expr | None) -> list[bool]:
+    """The same for the elements of an expression in a function."""
+    assigned = dict[str, list[ast.expr]]()
+    for node in ast.walk(function):
+        for name in _assigned(node) if isinstance(node, ast.stmt) else ():
+            assigned.setdefault(name, []).append(getattr(node, "value", None) or ast.Constant(None))
+    once = {name: values[0] for name, values in assigned.items() if len(values) == 1}
+    return [_is_plain(e, once) for e in listed.elts] if isinstance(listed, ast.List | ast.Tuple) else []
 
 
 def load_candidate(file: Path) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Task:
         reference: the function or the class in it.
         inputs: the function in it that returns the arguments of a call; "" if a stated contract has none.
         constructor: for a class, the function in it that returns the arguments of its constructor; "" if it has none.
+        plain: for each argument of a call, whether it is independent random numbers; empty if the function of the
+            inputs shows it.
         seed: what the random generator is seeded with before inputs, arguments and each constructor.
         rule: what the format calls correct; None if it has no rule.
         cases: other values for the constants of the file, as the task states them.
@@ -60,6 +62,7 @@ class Task:
     candidates: tuple[Candidate, ...]
     inputs: str = "get_inputs"
     constructor: str = ""
+    plain: tuple[bool, ...] = ()
     seed: int = 42
     rule: Rule | None = None
     cases: tuple[Mapping[str, int], ...] = ()

@@ -17,6 +17,7 @@ from opwright.judged.formats import (
     pair,
     robust_kbench,
     sol_execbench,
+    tritonbench,
 )
 from opwright.judged.packages import missing_package
 from opwright.judged.task import Candidate, Task
@@ -41,7 +42,17 @@ class Format(Protocol):
         of them, such as the sources in a JSON file, are written below ``scratch``."""
 
 
-_MODULES = (pair, backend_bench, gpu_mode, kernelbench_com, kernelbench, robust_kbench, sol_execbench, flashinfer_bench)
+_MODULES = (
+    pair,
+    backend_bench,
+    tritonbench,
+    gpu_mode,
+    kernelbench_com,
+    kernelbench,
+    robust_kbench,
+    sol_execbench,
+    flashinfer_bench,
+)
 FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
 
 

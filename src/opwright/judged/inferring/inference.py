@@ -86,7 +86,7 @@ def infer(task: Task) -> Inferred:
 
 def _drawn_by_the_task(task: Task, source: Source, own: Run) -> set[int]:
     """The tensors of a call whose values the task's own function draws: those that are more than random numbers."""
-    plain = source.plain_inputs(task.inputs)
+    plain = task.plain or source.plain_inputs(task.inputs)
     positions = [i for i, value in enumerate(own.inputs) if _is_tensor(value)]
     return {number for number, i in enumerate(positions) if i >= len(plain) or not plain[i]}
 
