@@ -21,6 +21,7 @@ from opwright.cli.common import (
     write_records,
 )
 from opwright.cli.sweep import Ray, Resume, say, sweep
+from opwright.errors import OpwrightError
 from opwright.sweep.events import Events
 
 __all__ = ["FORMATS", "judge"]
@@ -48,10 +49,16 @@ def judge(
     sandbox: Annotated[
         str, typer.Option(help="Confine candidates: on, off, or auto (on where the system allows it).")
     ] = "auto",
+    times: Annotated[
+        bool, typer.Option("--times", help="Time candidates that are right, beside the reference and torch.compile.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(help="How many kernels to check at a time.")] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End a kernel's check at its first failure.")] = False,
     ray: Ray = None,
     resume: Resume = None,
+    write_results: Annotated[
+        Path | None, typer.Option(help="Write the format's own file of results, such as eval_results.json.")
+    ] = None,
     verbose: Verbose = False,
     json: Json = None,
     html: Html = None,
@@ -62,6 +69,8 @@ def judge(
     from opwright.workers.spawn import prefork
 
     refuse_files(json, html)
+    if write_results is not None and write_results.exists():
+        raise OpwrightError(f"--write-results must name a new file, got {write_results}", fix="name another file")
     if ray is None:
         prefork()  # before this process imports torch
     with sweep(ray, resume, jobs) as where, CheckProgress(console(stderr=True), verbose=verbose) as progress:
@@ -75,6 +84,7 @@ def judge(
             device=device,
             timeout=timeout,
             sandbox=sandbox,
+            times=times,
             jobs=jobs,
             fail_fast=fail_fast,
             events=Events(progress.plan, progress.step, progress.done, say),
@@ -84,6 +94,11 @@ def judge(
     if html is not None:
         write_records(report.as_check().to_json(), None, html)
     show_judged(console(), report, verbose=verbose)
+    if write_results is not None:
+        from opwright.judged.result_files import write_results as write
+
+        for candidate, why in write(report, write_results):
+            console().print(f"not in {write_results}: {candidate}: {why}", style="yellow", highlight=False)
     raise typer.Exit(_exit_code(report))
 
 

@@ -160,7 +160,8 @@ class CalledTask:
 
     def candidate(self, file: str, entry: str) -> Callable[..., Any]:
         """A candidate as a function of the operator's arguments. Its file is run by the first call."""
-        names = _once(functools.partial(load_candidate, Path(file)))
+        path = Path(file)
+        names = _once(functools.partial(load_candidate, path))
 
         @functools.lru_cache(_MODULES_KEPT)
         def module_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> torch.nn.Module:
@@ -176,7 +177,7 @@ class CalledTask:
             passed = tree.map_tensors(torch.Tensor.contiguous, arguments)
             given = tree.tensors(passed)
             inputs, state = self._parted(passed)
-            with torch.no_grad(), _own_extensions(Path(file)), _as_published(given):
+            with torch.no_grad(), _own_extensions(path), _as_published(given):
                 function = names()[entry]
                 if self._constructor:
                     function = module_of(self._constants_of(arguments), given[0].device)
@@ -260,7 +261,7 @@ def _own_extensions(file: Path) -> Iterator[None]:
     """A block in which torch builds a candidate's extensions in a folder of its own: those of other candidates have the
     same names."""
     name, before = "TORCH_EXTENSIONS_DIR", os.environ.get("TORCH_EXTENSIONS_DIR")
-    os.environ[name] = str(build_tools().cache.root / "extensions" / hashlib.sha256(file.read_bytes()).hexdigest()[:16])
+    os.environ[name] = _folder_of_extensions(file)
     try:
         yield
     finally:
@@ -268,6 +269,11 @@ def _own_extensions(file: Path) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+@functools.cache
+def _folder_of_extensions(file: Path) -> str:
+    return str(build_tools().cache.root / "extensions" / hashlib.sha256(file.read_bytes()).hexdigest()[:16])
 
 
 @contextlib.contextmanager

@@ -8,7 +8,10 @@ from opwright.judged.contract import Inferred, InferredTensor
 from opwright.judged.sources import Source
 from opwright.judged.task import Candidate, Task
 
-__all__ = ["contract_text"]
+__all__ = ["EAGER", "contract_text"]
+
+# The name under which the reference is timed as it is. No candidate has one with a space.
+EAGER = "published reference"
 
 # Elements of a sample: more take too long in a simulator.
 _LARGEST_SAMPLE = 1 << 16
@@ -57,6 +60,8 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         f"{task.name}.contract.own_inputs.reference_code = {task.reference_code!r}",
         *([f"{task.name}.contract.own_inputs.rule = {task.rule!r}", ""] if task.rule else []),
         *(_attached(task, candidate) for candidate in task.candidates),
+        # Timed as candidates are, with what calls of such functions cost besides.
+        f"{task.name}.baseline(task.candidate({str(task.file)!r}, {task.reference!r}), name={EAGER!r})",
         "",
     ])  # fmt: skip
 

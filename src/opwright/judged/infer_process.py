@@ -1,4 +1,5 @@
-"""The process that runs a task's reference to infer the contract, and writes it as a file. It takes one request."""
+"""The process that runs a task's code for the command: it infers the contract, or times candidates. It takes one
+request."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from opwright.errors import OpwrightError
 from opwright.judged.contract_text import contract_text
 from opwright.judged.inferring.inference import infer
 from opwright.judged.task import Task
+from opwright.judged.times import times_of
 from opwright.results.json_form import from_json, to_json
 from opwright.runtime.extensions import compiler_caches
 from opwright.runtime.targets import load_target
@@ -33,11 +35,15 @@ class Request:
     Attributes:
         folder: in which the contract is written, and all that the task writes.
         sandbox: whether this process is confined to it.
+        timed: the candidates to time, by name; if there are none, the contract is inferred.
+        device: where they are timed; by default on the GPU, if there is one.
     """
 
     task: Task
     folder: Path
     sandbox: bool
+    timed: tuple[str, ...] = ()
+    device: str | None = None
 
     @property
     def file(self) -> Path:
@@ -51,11 +57,15 @@ def main(connection: socket.socket) -> None:
         request = from_json(Request, json.loads(stream.readline()))
         task = request.task
         try:
-            answer = _contract(request)
+            _enter(request)
+            answer = (
+                to_json(times_of(request.file, request.timed, request.device)) if request.timed else _contract(request)
+            )
         except OpwrightError as error:
             answer = {"error": str(error)}
         except Exception as error:  # the task's own code may raise anything
-            answer = {"error": f"{task.file}: inferring the contract raised {type(error).__name__}: {error}"}
+            doing = "timing its candidates" if request.timed else "inferring the contract"
+            answer = {"error": f"{task.file}: {doing} raised {type(error).__name__}: {error}"}
         stream.write(json.dumps(answer).encode() + b"\n")
 
 
@@ -66,13 +76,17 @@ def _contract(request: Request) -> Contract:
         OpwrightError: it cannot, or the task has no contract.
     """
     task = request.task
-    if request.sandbox:
-        caches = compiler_caches()  # where they are by default follows from TMPDIR
-        os.environ["TMPDIR"] = str(request.folder)
-        tempfile.tempdir = None  # it is read again
-        confine([request.folder, *caches, "/dev", "/proc/self"])
     inferred = task.stated or infer(task)
     request.file.write_text(contract_text(task, inferred))
     (operator,) = load_target(str(request.file))
     sample_cases(operator.contract)
     return {"has_one_shape": inferred.has_one_shape, "fixed": to_json(inferred.fixed)}
+
+
+def _enter(request: Request) -> None:
+    """Confine this process, if that is asked for."""
+    if request.sandbox:
+        caches = compiler_caches()  # where they are by default follows from TMPDIR
+        os.environ["TMPDIR"] = str(request.folder)
+        tempfile.tempdir = None  # it is read again
+        confine([request.folder, *caches, "/dev", "/proc/self"])

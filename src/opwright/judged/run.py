@@ -5,31 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
-import os
-import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from opwright.checks.outputs import published_rule
 from opwright.checks.run import Interrupted, check
 from opwright.errors import CheckError, OpwrightError
+from opwright.judged.ask import contract_of, times_of
 from opwright.judged.called import without_running_tasks
 from opwright.judged.formats import read_tasks
 from opwright.judged.infer_process import Contract, Request
 from opwright.judged.task import Candidate, Task
 from opwright.machine import this_machine
 from opwright.results import Status, Verdict
-from opwright.results.json_form import to_json
 from opwright.results.judged import Judged, JudgeReport
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.sweep.events import QUIET, Events
-from opwright.workers.pool import shared_server
-from opwright.workers.roles import Role
 from opwright.workers.sandbox import sandbox_of_this_system
 
 __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
@@ -53,6 +48,7 @@ def judge(
     write_contract: str | Path | None = None,
     timeout: float = 60.0,
     sandbox: str = "auto",
+    times: bool = False,
     events: Events = QUIET,
     **options: Any,
 ) -> JudgeReport:
@@ -69,6 +65,7 @@ def judge(
         timeout: seconds that one step may take.
         sandbox: "on", "off", or "auto": on where the system allows it. Candidates then write into scratch folders and
             opwright's cache only, and have no network.
+        times: time the candidates that are right, beside the reference and torch.compile.
         events: functions that are called on the way.
         options: others of ``ow.check``.
 
@@ -89,7 +86,7 @@ def judge(
         if number := next(_calls):
             found = [dataclasses.replace(task, namespace=f"judged_{number}") for task in found]
         requests = [Request(task, folder.resolve(), is_confined) for task in found]
-        contracts = {request.task.name: _contract_of(request, timeout) for request in requests}
+        contracts = {request.task.name: contract_of(request, timeout) for request in requests}
         operators = [op for r in requests if (op := _loaded(r.file, contracts[r.task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
         verdicts, partial = list[Verdict](), ""
@@ -98,9 +95,13 @@ def judge(
                 verdicts = [*check(*operators, timeout=timeout, sandbox=is_confined, events=events, **options)]
             except Interrupted as interrupted:
                 verdicts, partial = [*interrupted.report], interrupted.report.partial
+        timed = times_of(requests, verdicts, options.get("device"), timeout) if times and not partial else {}
     by_kernel = {(v.op, v.kernel): v for v in verdicts}
     rows = [
-        _row(task, candidate, contracts[task.name], by_kernel.get((task.qualname, candidate.name)))
+        dataclasses.replace(
+            _row(task, candidate, contracts[task.name], by_kernel.get((task.qualname, candidate.name))),
+            times=timed.get((task.qualname, candidate.name)),
+        )
         for task in found
         for candidate in task.candidates
     ]
@@ -133,7 +134,9 @@ def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict:
     file, reference = candidate.origin or candidate.file, task.origin or task.file
     is_alone = sum(other.file == candidate.file for other in task.candidates) == 1
     shown = str(file) if is_alone else f"{file}:{candidate.entry}"
-    row = Judged(task.format, shown, str(reference), Status.INCONCLUSIVE, candidate.claimed)
+    row = Judged(
+        task.format, shown, str(reference), Status.INCONCLUSIVE, candidate.claimed, published=candidate.published
+    )
     if verdict is None:
         status = Status.REFUSED if "error" in contract else Status.INCONCLUSIVE
         return dataclasses.replace(row, status=status, reason=contract.get("error", "it was not checked"))
@@ -156,38 +159,3 @@ def _loaded(file: Path, contract: Contract) -> Op[..., Any] | None:
         contract["error"] = str(error)
         return None
     return operator
-
-
-def _contract_of(request: Request, timeout: float) -> Contract:
-    """What ``infer_process`` answers; an error if it does not in time."""
-    file = request.task.file
-    try:
-        with shared_server(interpret=False) as server, _connected() as (ours, theirs):
-            pid = server.fork(Role.INFERENCE, [theirs], _output())
-            theirs.close()
-            ours.settimeout(timeout)
-            try:
-                with ours.makefile("rwb") as stream:
-                    stream.write(json.dumps(to_json(request)).encode() + b"\n")
-                    stream.flush()
-                    line = stream.readline()
-            except OSError:
-                return {"error": f"inferring the contract of {file} took more than {timeout:g} s"}
-            finally:
-                server.end(pid)
-    except OpwrightError as error:
-        return {"error": str(error)}
-    answer: Contract = json.loads(line) if line else {"error": f"running {file} ended the process"}
-    return answer
-
-
-@contextlib.contextmanager
-def _connected() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
-
-
-def _output() -> int:
-    """Where the process prints: nowhere."""
-    return os.open(os.devnull, os.O_WRONLY)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from opwright.contract.own_inputs import Rule
 from opwright.judged.contract import Inferred
@@ -23,6 +24,7 @@ class Candidate:
         claimed: what the format itself recorded of it: "correct", "wrong", or "" if nothing.
         language: "python", "triton" or "cuda"; "" if the file's text shows it.
         origin: the user's file, if ``file`` was made of it.
+        published: what the format's own file of results says of it, such as the number of the problem.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Candidate:
     claimed: str = ""
     language: str = ""
     origin: Path | None = None
+    published: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

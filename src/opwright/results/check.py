@@ -44,6 +44,11 @@ class Status(StrEnum):
         """One character, distinct without colour."""
         return _MARKS[self]
 
+    @property
+    def is_right(self) -> bool:
+        """Whether results are right, as far as they were compared."""
+        return self in (Status.PASS, Status.WARNING, Status.THIN)
+
 
 _WORDS = {
     Status.FAIL: "failed", Status.INCONCLUSIVE: "inconclusive", Status.THIN: "thin", Status.WARNING: "with warnings",

@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from opwright.results.check import CheckReport, Finding, Status, Verdict
 
-__all__ = ["JudgeReport", "Judged"]
+__all__ = ["JudgeReport", "Judged", "Times"]
 
 # The check that names why a candidate is wrong.
 _CHEATS = "cheats"
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long a call of a candidate takes at the task's own sizes, in microseconds, with inputs outside of the cache.
+
+    Attributes:
+        us, lo_us, hi_us, samples: the median, its 95 % interval, and the number of samples.
+        eager_us, compiled_us: of the reference, as it is and compiled by torch.compile; 0 if it was not timed.
+        limit_us: what the machine's nearest limit allows; 0 if it was not measured.
+        why_none: why there is no time; then all others are 0.
+    """
+
+    us: float = 0.0
+    lo_us: float = 0.0
+    hi_us: float = 0.0
+    samples: int = 0
+    eager_us: float = 0.0
+    compiled_us: float = 0.0
+    limit_us: float = 0.0
+    device_name: str = ""
+    why_none: str = ""
+
+    @property
+    def speedup(self) -> float:
+        """Over the reference; 0 if either was not timed."""
+        return self.eager_us / self.us if self.us else 0.0
+
+    @property
+    def sol_score(self) -> float:
+        """SOL-ExecBench's score: 1 at the machine's limit, 0.5 for the reference's time; 0 if either is not known."""
+        if not self.us or not self.limit_us or self.eager_us <= self.limit_us:
+            return 0.0
+        return 1 / (1 + (self.us - self.limit_us) / (self.eager_us - self.limit_us))
 
 
 @dataclass(frozen=True)
@@ -25,7 +60,9 @@ class Judged:
         claimed: what was recorded of it under the format's own rule: "correct", "wrong", or "".
         by_rule: what that rule says here, of the task's own inputs: "correct", "wrong", or "" if they did not run.
         reason: why there is no verdict; or what makes it THIN.
+        published: what the format's own file of results says of it, such as the number of the problem.
         fixed: what its contract takes as fixed, and why.
+        times: how long it takes; None if it was not timed.
         verdict: all findings; None if nothing was checked.
     """
 
@@ -36,7 +73,9 @@ class Judged:
     claimed: str = ""
     by_rule: str = ""
     reason: str = ""
+    published: Mapping[str, Any] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
+    times: Times | None = None
     verdict: Verdict | None = None
 
     @property
@@ -80,6 +119,12 @@ class JudgeReport:
     def disagreements(self) -> tuple[Judged, ...]:
         """Candidates that the format's own rule calls correct, and that fail here."""
         return tuple(row for row in self.rows if row.by_format == "correct" and row.status is Status.FAIL)
+
+    def fast(self, p: float) -> float:
+        """KernelBench's fast_p: the share of all candidates that are right, and more than ``p`` times as fast as the
+        reference."""
+        fast = [row for row in self.rows if row.status.is_right and row.times is not None and row.times.speedup > p]
+        return len(fast) / len(self.rows) if self.rows else 0.0
 
     def as_check(self) -> CheckReport:
         """The verdicts as a report of checks."""

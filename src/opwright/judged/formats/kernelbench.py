@@ -86,7 +86,8 @@ def _candidates(files: Sequence[Path]) -> Iterator[Candidate]:
     for file in files:
         named = _CANDIDATE.search(file.stem)
         own = f"{file.parent.name}_{named.group(3)}" if named else file.stem
-        yield Candidate(unique(own, names), file, _ENTRY, _recorded(file, named))
+        published = {"problem": named.group(2), "sample": int(named.group(3))} if named else {}
+        yield Candidate(unique(own, names), file, _ENTRY, _recorded(file, named), published=published)
 
 
 def _recorded(file: Path, named: re.Match[str] | None) -> str:

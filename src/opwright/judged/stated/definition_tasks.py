@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opwright.contract.own_inputs import Rule
 from opwright.errors import TargetError
 from opwright.judged.names import unique
 from opwright.judged.packages import missing_package
-from opwright.judged.stated.definitions import Definition, Files, Solution, json_files, read_files
+from opwright.judged.stated.definitions import Definition, Files, Solution, Workload, json_files, read_files
 from opwright.judged.stated.statement import RANGES, Statement
 from opwright.judged.task import Candidate, Task
+from opwright.results.json_form import to_json
 
 __all__ = ["Dialect", "tasks_of"]
 
@@ -98,11 +100,20 @@ def _task(
             continue
         plain = unique(solution.name, names)
         written = _written(statement, solution, folder / f"{plain}_files")
-        candidates.append(Candidate(plain, written, "run", "", language, path))
+        published = {"definition": name, "solution": solution.name, "workload": _of_trace(statement.smallest)}
+        candidates.append(Candidate(plain, written, "run", "", language, path, published))
     yield Task(
         own, dialect.name, reference, "reference_outputs", tuple(candidates),
         inputs="workload_inputs" if inputs else "", rule=dialect.rule, stated=contract, origin=file,
     )  # fmt: skip
+
+
+def _of_trace(workload: Workload | None) -> dict[str, Any]:
+    """A workload as its file has it."""
+    if workload is None:
+        return {}
+    inputs = {n: {k: v for k, v in to_json(i).items() if v is not None} for n, i in workload.inputs.items()}
+    return {"axes": dict(workload.axes), "inputs": inputs, "uuid": workload.uuid}
 
 
 def _language(dialect: Dialect, solution: Solution, scratch: Path) -> str:

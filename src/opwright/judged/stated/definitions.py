@@ -91,6 +91,8 @@ class WorkloadInput:
 
     type: str
     value: Any = None
+    path: str | None = None
+    tensor_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Workload:
 
     axes: dict[str, int]
     inputs: dict[str, WorkloadInput]
+    uuid: str = ""
     tolerance: dict[str, Any] | None = None
 
 

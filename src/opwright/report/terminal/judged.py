@@ -49,7 +49,7 @@ def _table(report: JudgeReport) -> Table:
     table.add_column("candidate, worst finding", overflow="fold")
     for row in report.rows:
         status = Text(f"{row.status.mark} {row.status.name}", LOOKS[row.status].style)
-        lines = Text("\n").join(filter(None, (Text(_name(row)), _finding(row))))
+        lines = Text("\n").join(filter(None, (Text(_name(row)), _finding(row), _times(row))))
         table.add_row(status, *([row.by_format or "–"] if has_claims else []), lines)
     return table
 
@@ -68,10 +68,26 @@ def _finding(row: Judged) -> Text:
     return Text(f"{found.check}: {case}{one_line(found.message)}")
 
 
+def _times(row: Judged) -> Text:
+    """The candidate's time, and how many times as fast it is as others."""
+    times = row.times
+    if times is None or times.why_none:
+        return Text(f"not timed: {one_line(times.why_none)}" if times is not None else "", "dim")
+    parts = [f"{times.us:.4g} µs"]
+    parts += [f"{times.speedup:.2f} × eager"] if times.speedup else []
+    parts += [f"{times.compiled_us / times.us:.2f} × torch.compile"] if times.compiled_us else []
+    parts += [f"{times.limit_us / times.us:.0%} of the machine's limit"] if times.limit_us else []
+    parts += [f"SOL score {times.sol_score:.2f}"] if row.format == "sol-execbench" and times.sol_score else []
+    return Text(", ".join(parts))
+
+
 def _counts(report: JudgeReport) -> str:
     counts = Counter(row.status for row in report.rows)
     parts = [f"{counts[s]} {s.word}" for s in Status if counts[s]]
     total = f"{len(report.rows)} candidates in {report.seconds:.0f} s: {', '.join(parts) or 'nothing was judged'}"
     if report.disagreements:
         total += f"\n{len(report.disagreements)} that {report.rows[0].format} calls correct fail here"
+    if any(row.times is not None for row in report.rows):
+        shares = (f"fast_{p} {report.fast(p):.0%}" for p in (0, 1, 2))
+        total += f"\nright, and faster than the reference: {', '.join(shares)}"
     return total
