@@ -15,6 +15,7 @@ from opwright.checks.context import Context
 from opwright.checks.observation import Prepared
 from opwright.contract.definition.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
+from opwright.contract.inputs.arranged import draw_by
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError, ContractError
@@ -168,3 +169,14 @@ def test_a_small_positive_default_is_of_its_size(default, is_small):
 def test_what_draws_must_be_a_function():
     with pytest.raises(ow.errors.ContractError, match="drawn_by must be given a function, got Tensor"):
         ow.inputs.drawn_by(torch.ones(3))
+
+
+@pytest.mark.parametrize("values", ["", "confident", "dyadic"])
+def test_a_function_may_draw_a_dtype_with_few_operations(values: str) -> None:
+    """Torch does not truncate float8, nor ask whether it is finite."""
+    drawn = draw_by(
+        lambda shape, generator: torch.randn(shape, generator=generator).to(torch.float8_e4m3fn),
+        (5,), torch.float8_e4m3fn, torch.Generator().manual_seed(0), values,
+    )  # fmt: skip
+    assert drawn.dtype is torch.float8_e4m3fn
+    assert drawn.float().isfinite().all()

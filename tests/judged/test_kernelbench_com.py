@@ -94,7 +94,7 @@ def test_runs_are_read_with_their_problem_and_their_audit(tmp_path: Path) -> Non
     assert {a.name: " ".join(a.dims or ()) for a in found.arguments} == {"x": "M K", "scale": "N", "weight": "N K"}
     text = contract_text(task, found)
     assert ".sizes(M=(4, 1), N=(8, 64), K=(16, 32))" in text
-    assert 'weight: Float8e4m3fn[Tensor, "N K"]' in text
+    assert 'weight: Annotated[Float8e4m3fn[Tensor, "N K"], ow.inputs.drawn_by(task.drawn_state' in text
 
 
 def test_a_solution_beside_its_problem_needs_no_references(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def draw_by(
     except Exception:  # the author's function may refuse such numbers by any exception
         return _converted(drawn, dtype)
     most = max(_MOST, _MOST_TIMES * _largest(drawn))
-    is_moderate = harder.to(dtype).isfinite().all() and _largest(harder) <= most
+    is_moderate = harder.to(dtype).double().isfinite().all() and _largest(harder) <= most
     return (harder if is_moderate else drawn).to(dtype)
 
 
@@ -144,9 +144,10 @@ def _converted(drawn: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The values in another dtype; integers that it does not have are refused."""
     converted = drawn.to(dtype)
     is_integer = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
-    drawn = drawn.trunc() if drawn.is_floating_point() else drawn
-    if is_integer and not drawn.is_complex() and (is_other := converted != drawn).any():
-        raise CheckError(f"{short(dtype)} has no value {drawn[is_other][0].item()}", fix="choose another dtype")
+    if is_integer and not drawn.is_complex():
+        whole = drawn.double().trunc() if drawn.is_floating_point() else drawn  # torch truncates no float8
+        if (is_other := converted != whole).any():
+            raise CheckError(f"{short(dtype)} has no value {whole[is_other][0].item()}", fix="choose another dtype")
     return converted
 
 
