@@ -32,3 +32,15 @@ def test_an_error_of_the_kernel_is_a_failure(namespace):
 
     found: tuple[Finding, ...] = ow.check(double, checks=["values", "opcheck"]).verdicts[0].findings
     assert [f.status for f in found if f.check == "values"] == [Status.FAIL]
+
+
+def test_an_error_in_making_inputs_is_not_the_kernels(namespace):
+    @ow.op(f"{namespace}::double")
+    def double(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        return 2 * x
+
+    double.contract.own_inputs.sizes = {"n": ("three",)}
+    double.python(lambda x: 2 * x, name="right")
+    verdict = ow.check(double, checks=["values"]).verdicts[0]
+    assert verdict.status is Status.INCONCLUSIVE
+    assert [f.check for f in verdict.findings if f.status is Status.INCONCLUSIVE] == ["inputs"]

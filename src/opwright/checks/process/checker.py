@@ -204,6 +204,9 @@ def _results(
         except CheckError as error:  # op.samples, which yielded calls in the parent, need not yield them here
             yield NotChecked("inputs", error.message)
             return
+        except Exception:  # an error in making inputs, for which the kernel must not be blamed
+            yield error_of_check("inputs", traceback.format_exc(limit=-4))
+            return
         context.far_cases = [case for case in chosen if case.layout in FARS]
         context.cases = chosen if job.case else [case for case in chosen if case.layout not in FARS]
         if job.case_range is not None:

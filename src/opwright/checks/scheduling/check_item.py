@@ -322,7 +322,9 @@ def _run_in(server: ForkServer, item: CheckItem, job: Job, on_step: Callable[[st
 def _break_if_skipped(attempt: _Attempt, checks: Sequence[str]) -> None:
     """Note a broken ending, if the worker says that it has finished, but some check has not begun."""
     nothing_ran = attempt.refused or attempt.unavailable or any(f.check == "build" for f in attempt.findings)
-    if not attempt.ending.finished or nothing_ran or any(n.check == "inputs" for n in attempt.not_checked):
+    no_inputs = any(n.check == "inputs" for n in attempt.not_checked)
+    no_inputs |= any(f.check == "inputs" and f.status is Status.INCONCLUSIVE for f in attempt.findings)
+    if not attempt.ending.finished or nothing_ran or no_inputs:
         return
     if any(name not in attempt.seconds for name in checks or CHECKS):
         attempt.ending = dataclasses.replace(attempt.ending, broken="an end before the last check")

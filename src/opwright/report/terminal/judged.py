@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,9 @@ from opwright.results.judged import Judged, JudgeReport
 
 __all__ = ["show_judged"]
 
+# How many parts of a path a name may have.
+_FOLDERS = range(2, 8)
+
 
 def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False) -> None:
     """Print the rows, then the paths that are no task, and the counts.
@@ -25,8 +29,9 @@ def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False)
     """
     if report.rows:
         console.print(_table(report))
+    names = _names(report.rows)
     for row in report.rows if verbose else ():
-        console.print(Text(f"\n{_name(row)}", "bold"))
+        console.print(Text(f"\n{names[row.candidate]}", "bold"))
         for sentence in row.fixed:
             console.print(Text(f"  fixed: {sentence}", "dim"))
         if row.verdict is not None:
@@ -47,17 +52,23 @@ def _table(report: JudgeReport) -> Table:
     if has_claims:
         table.add_column(report.rows[0].format, no_wrap=True)
     table.add_column("candidate, worst finding", overflow="fold")
+    names = _names(report.rows)
     for row in report.rows:
         status = Text(f"{row.status.mark} {row.status.name}", LOOKS[row.status].style)
-        lines = Text("\n").join(filter(None, (Text(_name(row)), _finding(row), _times(row))))
+        lines = Text("\n").join(filter(None, (Text(names[row.candidate]), _finding(row), _times(row))))
         table.add_row(status, *([row.by_format or "–"] if has_claims else []), lines)
     return table
 
 
-def _name(row: Judged) -> str:
-    """The candidate's file with its folder, as runs are in folders of their own; and the function, as in
-    ``ours.py:softmax``."""
-    return "/".join(Path(row.candidate).parts[-2:])
+def _names(rows: Sequence[Judged]) -> dict[str, str]:
+    """Each candidate's file with its folder, as runs are in folders of their own; with more folders, until all names
+    differ."""
+    names = dict[str, str]()
+    for count in _FOLDERS:
+        names = {row.candidate: "/".join(Path(row.candidate).parts[-count:]) for row in rows}
+        if len(set(names.values())) == len(names):
+            break
+    return names
 
 
 def _finding(row: Judged) -> Text:
