@@ -13,6 +13,7 @@ from opwright.judged.run import judge
 from opwright.results import Status
 from opwright.results.judged import Judged
 from tests import warm
+from tests.judged.programs import SOFTMAX, softmax_candidate
 
 REFERENCE = """
 import torch
@@ -281,3 +282,28 @@ def test_only_what_the_users_code_looks_at_counts(tmp_path: Path) -> None:
     (tmp_path / "looks.py").write_text(LOOKS)
     run = warm.run_script(tmp_path / "looks.py")
     assert run.stdout.strip() == "['sys._getframe', 'tb_frame']", run.stderr
+
+
+KEEPS = """
+kept = {}
+class ModelNew(nn.Module):
+    def forward(self, x):
+        key = x.cpu().numpy().tobytes()
+        if key not in kept:
+            kept[key] = module.softmax(x)
+        return kept[key].clone()
+"""
+
+
+@pytest.mark.slow  # whole checks of two CUDA kernels in the simulator
+@pytest.mark.compiler
+def test_a_cuda_kernel_whose_results_are_kept_is_named_and_the_kernel_alone_passes(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(SOFTMAX)
+    (tmp_path / "computes.py").write_text(softmax_candidate())
+    (tmp_path / "keeps.py").write_text(softmax_candidate().partition("class ModelNew")[0] + KEEPS)
+    files = [tmp_path / f"{name}.py" for name in ("problem", "computes", "keeps")]
+    report = judge(*files, device="cpu-sim", checks=["values", "cheats"])
+    found = {Path(row.candidate).stem: row for row in report.rows}
+    assert found["computes"].status is Status.PASS, str(found["computes"].verdict)
+    assert found["keeps"].by_rule != "wrong"
+    assert "it keeps results: for equal values at other addresses" in found["keeps"].worst.message  # type: ignore[union-attr]

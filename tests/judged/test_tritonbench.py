@@ -52,6 +52,10 @@ class Operator(BenchmarkOperator):
     def wrong(self, x, scale):
         return lambda: torch.softmax(x * scale, dim=0)
 
+    @register_benchmark()
+    def deceives(self, x, scale):
+        return self.naive(x, scale)
+
     @register_benchmark(enabled=HAS_FAST)
     def absent(self, x, scale):
         return lambda: fast(x)
@@ -83,7 +87,7 @@ def write(root: Path, text: str = _OPERATOR) -> Path:
 def test_the_baseline_is_the_reference(tmp_path: Path) -> None:
     (task,), unread = read_tasks([str(write(tmp_path))], tmp_path / "scratch")
     assert (task.name, task.format) == ("softmax", "tritonbench")
-    assert [c.name for c in task.candidates] == ["right", "wrong"]
+    assert [c.name for c in task.candidates] == ["right", "wrong", "deceives"]
     assert [(path.rpartition(":")[2], why) for path, why in unread] == [("absent", "it exists only if HAS_FAST")]
     found = infer(task)
     assert [(a.dtype, a.dims) for a in found.arguments] == [("float32", ("n0", "n1"))]
@@ -95,7 +99,7 @@ def test_the_baseline_is_the_reference(tmp_path: Path) -> None:
     [
         ("class BenchmarkOperator(:", "operator.py:1: it must be Python"),
         ("BenchmarkOperator = 1", "operator.py must define class Operator(BenchmarkOperator), got none"),
-        (_OPERATOR.replace("baseline=True", ""), "it must have a benchmark with baseline=True and another one, got 3"),
+        (_OPERATOR.replace("baseline=True", ""), "it must have a benchmark with baseline=True and another one, got 4"),
     ],
 )
 def test_a_malformed_operator_is_said_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -106,7 +110,9 @@ def test_a_malformed_operator_is_said_in_one_line(tmp_path: Path, text: str, mes
 
 @pytest.mark.slow  # whole checks
 def test_a_wrong_benchmark_fails_and_a_right_one_passes(tmp_path: Path) -> None:
-    report = judge(write(tmp_path), checks=["values"])
-    assert {row.candidate.rpartition(":")[2]: row.status for row in report.rows} == {
-        "right": Status.PASS, "wrong": Status.FAIL,
+    report = judge(write(tmp_path), checks=["values", "cheats"])
+    found = {row.candidate.rpartition(":")[2]: row for row in report.rows}
+    assert {name: row.status for name, row in found.items()} == {
+        "right": Status.PASS, "wrong": Status.FAIL, "deceives": Status.FAIL,
     }  # fmt: skip
+    assert found["deceives"].worst.message == "it calls the reference"  # type: ignore[union-attr]

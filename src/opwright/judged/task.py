@@ -54,7 +54,7 @@ class Task:
         cases: other values for the constants of the file, as the task states them.
         stated: the contract, if the task states one; else it is inferred.
         origin: the user's file, if ``file`` was made of it.
-        reference_files: further files that have the reference.
+        more_reference: further files that have the reference, each with the function in it, or "" for the whole.
         namespace: that of the operator; each call of ``judge`` in a process has another one.
     """
 
@@ -71,16 +71,17 @@ class Task:
     cases: tuple[Mapping[str, int], ...] = ()
     stated: Inferred | None = None
     origin: Path | None = None
-    reference_files: tuple[Path, ...] = ()
+    more_reference: tuple[tuple[Path, str], ...] = ()
     namespace: str = "judged"
 
     @property
     def reference_code(self) -> tuple[tuple[str, str], ...]:
         """Where the reference is: whole files; of a file with candidates, the function alone."""
-        files = dict.fromkeys((self.file, *([self.origin] if self.origin else []), *self.reference_files))
+        files = dict.fromkeys((self.file, *([self.origin] if self.origin else [])))
         function = f"{self.reference}.forward" if self.constructor else self.reference
         shared = {candidate.file for candidate in self.candidates}
-        return tuple((str(file), function if file in shared else "") for file in files)
+        own = tuple((str(file), function if file in shared else "") for file in files)
+        return (*own, *((str(file), name) for file, name in self.more_reference))
 
     @property
     def qualname(self) -> str:

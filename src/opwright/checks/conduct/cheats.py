@@ -197,7 +197,8 @@ class _CallsOfReference:
         file = code.co_filename
         if file not in self._files and (file := os.path.realpath(file)) not in self._files:
             return False
-        return bool({(file, ""), (file, code.co_qualname)} & self._code)
+        function = code.co_qualname.partition(".<locals>")[0]  # of one within it, too
+        return bool({(file, ""), (file, function)} & self._code)
 
 
 CHECK = Check(

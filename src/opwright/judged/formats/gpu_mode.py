@@ -122,7 +122,7 @@ def _task(folder: Path, files: Sequence[Path], scratch: Path, name: str) -> Task
     cases = tuple({key: each[key] for key in constants if type(each.get(key)) is int} for each in others)
     return Task(
         name, NAME, reference, "reference", tuple(candidates), rule=_rule(text), cases=cases,
-        origin=folder / "reference.py", reference_files=(copies / "task" / "reference.py",),
+        origin=folder / "reference.py", more_reference=((copies / "task" / "reference.py", ""),),
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def _task(file: Path, baseline: _Benchmark, others: Sequence[_Benchmark], scratc
     listed = [Candidate(each.name, candidates, each.name, language=language, origin=file.parent) for each in others]
     return Task(
         name, NAME, reference, "reference", tuple(listed), plain=_plain_inputs(file), rule=Rule(NAME, 1e-5, 1.6e-2),
-        origin=file.parent,
+        origin=file.parent, more_reference=((file, f"Operator.{baseline.name}"),),
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def _counts(report: JudgeReport) -> str:
     total = f"{len(report.rows)} candidates in {report.seconds:.0f} s: {', '.join(parts) or 'nothing was judged'}"
     if report.disagreements:
         total += f"\n{len(report.disagreements)} that {report.rows[0].format} calls correct fail here"
-    if any(row.times is not None for row in report.rows):
+    if any(row.times is not None and not row.times.why_none for row in report.rows):
         shares = (f"fast_{p} {report.fast(p):.0%}" for p in (0, 1, 2))
         total += f"\nright, and faster than the reference: {', '.join(shares)}"
     return total
