@@ -20,8 +20,8 @@ ROOT = Path(opwright.__file__).parent
 LAYERS = (
     "errors", "tree", "import_file", "internals", "results", "processor", "target", "machine", "languages",
     "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime", "workers", "sweep",
-    "checks", "timing", "cluster", "report", "package", "gallery", "planted", "mutation", "port", "judged", "testing",
-    "cli",
+    "checks", "timing", "cluster", "report", "package", "gallery", "planted", "mutation", "port", "judged", "adopted",
+    "testing", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),

@@ -13,6 +13,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from opwright import errors, inputs, results, testing
+    from opwright.adopted.adopt import adopt
     from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
     from opwright.backends.cuda.tensor_map import TensorMap, tensor_map
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 # The public names, by the module that defines them. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
 _NAMES_OF = {
+    "opwright.adopted.adopt": ["adopt"],
     "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
     "opwright.backends.cuda.tensor_map": ["TensorMap", "tensor_map"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
@@ -63,7 +65,7 @@ _MODULES = (*_HELD_APART, "testing")  # the last one needs pytest
 
 __all__ = [
     "CompiledNumpy", "CudaGraphed", "CudaModule", "Events", "Kernel", "Op", "ProcessGroup", "TensorMap", "__version__",
-    "assert_checked", "bench", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module",
+    "adopt", "assert_checked", "bench", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module",
     "errors", "explain", "fast_calls", "inputs", "judge", "mutate", "mutated", "no_gradient", "op", "replicated",
     "results", "saved_for_backward", "selftest", "tensor_map", "testing", "tune", "values",
 ]  # fmt: skip

@@ -49,9 +49,10 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True, default=Any)
 
 # Attributes of an operator that tools use, and nobody types.
-_OF_TOOLS = frozenset(
-    {"apply_tuning", "backward_launches_triton", "baselines", "clear_tuning", "fingerprint", "properties"}
-)
+_OF_TOOLS = frozenset({
+    "adopted", "apply_tuning", "backward_launches_triton", "baselines", "clear_tuning", "fingerprint", "has_fake",
+    "may_share_memory", "properties",
+})  # fmt: skip
 
 
 class Op(Tuning, BaseOp[P, R_co], Evidence):
@@ -69,6 +70,8 @@ class Op(Tuning, BaseOp[P, R_co], Evidence):
     """
 
     kernels: dict[str, Kernel]
+    # What ``ow.adopt`` was given: its name, whether it has a fake, and whether its results may be views of arguments.
+    adopted, has_fake, may_share_memory = "", True, False
     # Whether other operators that it calls by name go with it to another process.
     _brings_others = True
 

@@ -25,7 +25,7 @@ from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors
 from opwright.internals.tensors import share_memory, version_of
 
-__all__ = ["make_contract"]
+__all__ = ["fake_arguments", "make_contract"]
 
 # The policies under torch.autocast (described in ``runtime/register/autocast.py``).
 AUTOCAST = ("lower", "float32", "promote")
@@ -166,8 +166,7 @@ def _compare_mutation(contract: Contract) -> None:
     where, signature = contract.qualname, contract.signature
     completed, outputs = False, None
     with fake_tensors(data_dependent=bool(signature.data_dependent)), RandomOperations() as drawn:
-        integers = _fake_integers(signature)
-        arguments = [_fake_argument(a, integers) for a in signature.arguments]
+        arguments = fake_arguments(signature)
         versions = [_versions(a) for a in arguments]
         # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
         # version counters below show a mutation that came before it.
@@ -221,6 +220,12 @@ def _compare_sizes(contract: Contract, outputs: Sequence[torch.Tensor]) -> None:
 
 def _versions(argument: Any) -> list[int | None]:
     return [version_of(t) for t in tree.tensors(argument)]
+
+
+def fake_arguments(signature: Signature) -> list[Any]:
+    """Arguments of one small call. In a block of fake tensors, they have no memory."""
+    integers = _fake_integers(signature)
+    return [_fake_argument(a, integers) for a in signature.arguments]
 
 
 def _fake_integers(signature: Signature) -> dict[str, int]:
