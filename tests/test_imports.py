@@ -19,9 +19,9 @@ ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
     "errors", "tree", "import_file", "internals", "results", "processor", "target", "machine", "languages",
-    "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime", "workers", "sweep",
-    "checks", "timing", "cluster", "report", "package", "gallery", "planted", "mutation", "port", "judged", "adopted",
-    "testing", "cli",
+    "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime", "captured",
+    "workers", "sweep", "checks", "timing", "cluster", "report", "package", "gallery", "planted", "mutation", "port",
+    "judged", "adopted", "testing", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),

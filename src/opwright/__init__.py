@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
     from opwright.backends.cuda.tensor_map import TensorMap, tensor_map
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
+    from opwright.captured.recording import capture
     from opwright.checks.run import assert_checked, check
     from opwright.contract.process_group import ProcessGroup
     from opwright.contract.signature import by_property, mutated, no_gradient, replicated, saved_for_backward
@@ -40,6 +41,7 @@ _NAMES_OF = {
     "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
     "opwright.backends.cuda.tensor_map": ["TensorMap", "tensor_map"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
+    "opwright.captured.recording": ["capture"],
     "opwright.checks.run": ["assert_checked", "check"],
     "opwright.contract.process_group": ["ProcessGroup"],
     "opwright.contract.signature": ["by_property", "mutated", "no_gradient", "replicated", "saved_for_backward"],
@@ -65,9 +67,9 @@ _MODULES = (*_HELD_APART, "testing")  # the last one needs pytest
 
 __all__ = [
     "CompiledNumpy", "CudaGraphed", "CudaModule", "Events", "Kernel", "Op", "ProcessGroup", "TensorMap", "__version__",
-    "adopt", "assert_checked", "bench", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module",
-    "errors", "explain", "fast_calls", "inputs", "judge", "mutate", "mutated", "no_gradient", "op", "replicated",
-    "results", "saved_for_backward", "selftest", "tensor_map", "testing", "tune", "values",
+    "adopt", "assert_checked", "bench", "by_property", "capture", "cdiv", "check", "compile_numpy", "cuda_graphed",
+    "cuda_module", "errors", "explain", "fast_calls", "inputs", "judge", "mutate", "mutated", "no_gradient", "op",
+    "replicated", "results", "saved_for_backward", "selftest", "tensor_map", "testing", "tune", "values",
 ]  # fmt: skip
 
 

@@ -97,6 +97,7 @@ def check(
         int | None,
         typer.Option(help="Processes for operators that communicate and for DTensors; on GPUs, one for each GPU."),
     ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="Check recorded calls only: a file of ow.capture.")] = None,
     ray: Ray = None,
     resume: Resume = None,
     mutate: Annotated[
@@ -112,10 +113,10 @@ def check(
 ) -> None:
     """Verify every kernel of an operator against its reference."""
     if mutate:
-        if checks or case or require or html or interpreter or ranks or level is not Level.quick:
+        if checks or case or require or html or interpreter or ranks or inputs or level is not Level.quick:
             raise typer.BadParameter(
                 "--mutate chooses cases and checks itself: leave out --level, --check, --case, --require, --ranks, "
-                "--interpreter and --html"
+                "--inputs, --interpreter and --html"
             )
         with sweep(ray, resume, jobs) as where:
             code = _mutate(
@@ -151,6 +152,7 @@ def check(
             timeout=timeout,
             jobs=jobs,
             ranks=ranks,
+            inputs=inputs,
             **where.options(),
         )
     raise typer.Exit(exit_code(report, strict=strict))

@@ -15,6 +15,7 @@ from opwright.internals.lookup import find
 
 __all__ = [
     "OVERLOAD",
+    "OWN_NAMESPACES",
     "AtenArgument",
     "AtenOverload",
     "SchemaFacts",
@@ -35,6 +36,13 @@ __all__ = [
 
 # The class of ``torch.ops.namespace.name.default``.
 OVERLOAD: Any = find("overload", lambda overload: isinstance(torch.ops.aten.relu.default, overload))
+
+# Torch's own operators, and those that opwright makes of native kernels, which have no fake.
+OWN_NAMESPACES = frozenset({
+    "aten", "prim", "prims", "rngprims", "debugprims", "quantized", "mkldnn", "onednn", "mkl", "xnnpack", "fbgemm",
+    "c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor", "inductor",
+    "profiler", "opwright_kernels",
+})  # fmt: skip
 
 
 def destroy(library: torch.library.Library) -> bool:

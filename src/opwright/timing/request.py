@@ -26,6 +26,7 @@ class Request:
     Attributes:
         caches: ``cold`` and ``warm``, or only one of them.
         sweep: more sizes by default, for a table of the fastest kernels by size.
+        inputs: a file of recorded calls, which are timed in the place of other cases.
         limits: measure the machine's roofline limits, which takes a while the first time.
     """
 
@@ -43,6 +44,7 @@ class Request:
     caches: Sequence[str] = ("cold", "warm")
     sweep: bool = False
     limits: bool = True
+    inputs: str = ""
 
     @property
     def rule(self) -> StopRule:

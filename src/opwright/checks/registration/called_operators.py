@@ -19,18 +19,11 @@ from opwright.checks.kernel_calls import Layout, layout_of, same_layout
 from opwright.checks.observation import Observation
 from opwright.checks.outputs.metadata import difference
 from opwright.internals.compiler import DispatchMode, as_fakes
-from opwright.internals.registration import OVERLOAD
+from opwright.internals.registration import OVERLOAD, OWN_NAMESPACES
 from opwright.results import NotChecked
 from opwright.runtime.register import registration
 
 __all__ = ["fakes_of_called"]
-
-# Torch's own operators, and those that opwright makes of native kernels, which have no fake.
-_NOT_USERS = frozenset({
-    "aten", "prim", "prims", "rngprims", "debugprims", "quantized", "mkldnn", "onednn", "mkl", "xnnpack", "fbgemm",
-    "c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor", "inductor",
-    "profiler", "opwright_kernels",
-})  # fmt: skip
 
 
 class _Recording(DispatchMode):  # type: ignore[misc]  # found at run time
@@ -77,7 +70,7 @@ def fakes_of_called(context: Context, run: Observation) -> Iterator[str | NotChe
 
 
 def _is_users(function: Any) -> bool:
-    if OVERLOAD is None or not isinstance(function, OVERLOAD) or function.namespace in _NOT_USERS:
+    if OVERLOAD is None or not isinstance(function, OVERLOAD) or function.namespace in OWN_NAMESPACES:
         return False
     return registration.find(function.name().partition(".")[0]) is None  # it has a check of its own
 

@@ -217,6 +217,7 @@ def _attempt(
         reproduce=item.reproduce,
         environment=_environment(),
         timeout=settings.timeout,
+        inputs=settings.inputs,
         **ranks_of(task, settings),
     )
     if path is not None:
@@ -332,9 +333,11 @@ def _how_to_reproduce(task: Task, settings: Settings) -> str:
     if target is None:
         where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={str(task.target)!r}"
         where += ", interpreter=True" if task.interpret else ""
+        where += f", inputs={settings.inputs!r}" if settings.inputs else ""
         return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
     level += f" --ranks {settings.ranks}" if settings.ranks else ""
+    level += f" --inputs {shlex.quote(settings.inputs)}" if settings.inputs else ""
     device = f" --device {task.target}" + (" --interpreter" if task.interpret else "")
     names = f"{shlex.quote(target)} --kernel {shlex.quote(task.kernel)}".replace("{", "{{").replace("}", "}}")
     return f"opwright check {names}{device}{level} --check '{{check}}' --case '{{case}}'"

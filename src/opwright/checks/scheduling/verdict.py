@@ -44,6 +44,8 @@ class Settings:
     fail_fast: bool = False
     # How many processes check an operator that communicates; 0 for the usual number.
     ranks: int = 0
+    # A file of recorded calls, if these are the only cases.
+    inputs: str = ""
 
 
 @dataclass(frozen=True)
