@@ -24,6 +24,7 @@ from opwright.cli.common import (
     refuse_files,
     write_records,
 )
+from opwright.cli.development.on_lines import Annotations, write_on_lines
 from opwright.cli.sweep import Ray, Resume, say, sweep
 from opwright.sweep.events import Events
 
@@ -110,6 +111,12 @@ def check(
     verbose: Verbose = False,
     json: Json = None,
     html: Html = None,
+    sarif: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the findings in SARIF, with their lines.")
+    ] = None,
+    annotations: Annotated[
+        Annotations | None, typer.Option(help="Also print the findings as annotations of GitHub.")
+    ] = None,
 ) -> None:
     """Verify every kernel of an operator against its reference."""
     if mutate:
@@ -155,6 +162,7 @@ def check(
             inputs=inputs,
             **where.options(),
         )
+    write_on_lines(report, targets, sarif, annotations)
     raise typer.Exit(exit_code(report, strict=strict))
 
 
