@@ -76,6 +76,8 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 
     def __getattr__(name: str) -> Any:
+        if name == "load_ipython_extension":  # IPython asks for it, and nobody types it
+            return importlib.import_module("opwright.notebook").load_ipython_extension
         if name in _MODULES:
             return importlib.import_module(f"opwright.{name}")
         if name not in _MODULE_OF:
