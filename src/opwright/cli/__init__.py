@@ -19,6 +19,7 @@ from opwright.cli.check import check
 from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from opwright.cli.daemon import daemon
 from opwright.cli.demo import demo
+from opwright.cli.development.new import new
 from opwright.cli.explain import explain
 from opwright.cli.judge import judge
 from opwright.cli.package import package, prebuild
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 # In the order of ``opwright --help``.
 for command in (
+    new,
     check,
     judge,
     explain,
