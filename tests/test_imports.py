@@ -21,7 +21,7 @@ LAYERS = (
     "errors", "tree", "import_file", "internals", "results", "processor", "target", "machine", "entry_points",
     "languages", "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime",
     "captured", "workers", "sweep", "checks", "timing", "cluster", "report", "package", "gallery", "planted",
-    "mutation", "port", "judged", "adopted", "testing", "scaffold", "notebook", "cli",
+    "mutation", "port", "judged", "adopted", "testing", "scaffold", "watching", "notebook", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),

@@ -88,7 +88,7 @@ def load_ipython_extension(ipython: Any) -> None:
 
     def opwright(line: str, cell: str) -> Any:
         try:
-            return HTML(as_html(run_cell(line, cell, ipython.user_ns)))
+            return HTML(as_html(run_cell(line, cell, ipython.user_ns)))  # type: ignore[no-untyped-call,unused-ignore]
         except OpwrightError as error:
             raise UsageError(str(error)) from None
 

@@ -20,6 +20,7 @@ from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from opwright.cli.daemon import daemon
 from opwright.cli.demo import demo
 from opwright.cli.development.new import new
+from opwright.cli.development.watch import watch
 from opwright.cli.explain import explain
 from opwright.cli.judge import judge
 from opwright.cli.package import package, prebuild
@@ -48,6 +49,7 @@ app = typer.Typer(
 for command in (
     new,
     check,
+    watch,
     judge,
     explain,
     demo,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from opwright.cli.common import (
     UNFINISHED,
     Html,
     Json,
+    Level,
     Targets,
     Verbose,
     console,
@@ -53,14 +53,6 @@ def _help_cases(wanted: bool) -> None:
 
         show_cases(console(), PARTS, WORDS)
         raise typer.Exit
-
-
-class Level(StrEnum):
-    """How thorough a check is."""
-
-    smoke = "smoke"
-    quick = "quick"
-    full = "full"
 
 
 def check(

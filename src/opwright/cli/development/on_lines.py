@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import opwright
 
 if TYPE_CHECKING:
-    from opwright.report.on_lines.located import Located, Place
     from opwright.results import CheckReport
 
-__all__ = ["Annotations", "places_of", "write_on_lines"]
+__all__ = ["Annotations", "write_on_lines"]
 
 
 class Annotations(StrEnum):
@@ -34,37 +32,15 @@ def write_on_lines(
     from opwright.report.on_lines.github import annotation_lines
     from opwright.report.on_lines.located import located
     from opwright.report.on_lines.sarif import to_sarif
+    from opwright.runtime.targets import load_target
+    from opwright.watching.places import places_of
 
-    found: list[Located] = located(report, places_of(targets))
+    operators = [operator for target in targets for operator in load_target(target)]
+    found = located(report, places_of(operators))
     if sarif is not None:
         write_text(json.dumps(to_sarif(found, _questions(), opwright.__version__), indent=1) + "\n", sarif)
     for line in annotation_lines(found) if shown_as is not None else ():
         print(line)
-
-
-def places_of(targets: Sequence[str]) -> dict[tuple[str, str], Place]:
-    """Where the kernels and references of some targets are defined."""
-    from opwright.runtime.languages import REFERENCE
-    from opwright.runtime.targets import load_target
-
-    found: dict[tuple[str, str], Place] = {}
-    for operator in (operator for target in targets for operator in load_target(target)):
-        name = operator.contract.qualname
-        found[name, REFERENCE] = _place(operator.contract.function, operator.contract.file)
-        for kernel in operator.kernels.values():
-            found[name, kernel.name] = _place(kernel.spec.source, operator.contract.file)
-    return found
-
-
-def _place(source: Any, otherwise: str | None) -> Place:
-    from opwright.report.on_lines.located import Place
-
-    if isinstance(source, Path):
-        return Place(source)
-    code = getattr(inspect.unwrap(source), "__code__", None)
-    if code is None or not Path(code.co_filename).is_file():
-        return Place(Path(otherwise or "."))
-    return Place(Path(code.co_filename), code.co_firstlineno)
 
 
 def _questions() -> dict[str, str]:
