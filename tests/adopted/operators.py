@@ -166,5 +166,10 @@ def _one_call() -> list[Any]:
     return [torch.randn(16), torch.randn(16), 0.5]
 
 
+def detached(x):  # type: ignore[no-untyped-def]
+    return (x.detach() * 2.0).contiguous()
+
+
+without_gradient = ow.adopt(detached, reference=lambda x: x + x, inputs=[torch.randn(16)])
 right_plain = ow.adopt(mixed, reference=lambda x, y, weight: torch.lerp(x, y, weight), inputs=_one_call)
 wrong_plain = ow.adopt(wrong_mixed, reference=lambda x, y, weight: torch.lerp(x, y, weight), inputs=_one_call)

@@ -76,6 +76,14 @@ def test_one_without_a_fake_and_a_gradient_is_not_accused():
     assert "adopted_tests::bare has no gradient" in reasons
 
 
+def test_a_function_without_a_gradient_passes():
+    (verdict,) = ow.check(made.without_gradient, checks=["values", "gradients"]).verdicts
+    assert verdict.status is Status.PASS
+    assert [each.reason.partition(":")[0] for each in verdict.not_checked if each.check == "gradients"] == [
+        "detached has no gradient"
+    ]
+
+
 @pytest.mark.slow
 def test_it_is_timed_as_it_is():
     report = ow.bench(made.right_custom_op, sizes={"n": [64], "m": [64]}, quick=True, directions=["forward"])

@@ -38,6 +38,7 @@ __all__ = [
     "lacks_fake",
     "layout_of",
     "same_layout",
+    "without_gradient",
 ]
 
 # With more bytes of arguments and outputs, there is no second call.
@@ -207,6 +208,8 @@ class CallsHere:
 
     def _promised(self, arguments: Sequence[Any]) -> tuple[Layout, ...] | str:
         contract = self.op.contract
+        if not self.op.has_fake:  # fakes have no memory, which a function that was adopted may read by address
+            return ()
         with as_fakes(list(arguments), data_dependent=bool(contract.signature.data_dependent)) as fakes:
             try:
                 promised = contract.unpack(contract.signature.call(self.op.with_saved, fakes))
@@ -238,7 +241,7 @@ class CallsHere:
         changed = state.changes(before, self.device)
         state.restore(before, changed, self.device)
         if self.op.adopted and isinstance(found.of_inputs, str) and any(t in found.of_inputs for t in _NO_GRADIENT):
-            why = f"{self.op.adopted} has no gradient: {found.of_inputs}"
+            why = f"{without_gradient(self.op)}: {found.of_inputs}"
             found = dataclasses.replace(found, of_inputs=why, is_undefined=True)
         return dataclasses.replace(found, changed=changed)
 
@@ -259,6 +262,11 @@ _NO_FAKE = (
     "no fake implementation",
     "with the 'Meta' backend",
 )
+
+
+def without_gradient(operator: Op) -> str:
+    """How a message begins that says that what was adopted has no gradient."""
+    return f"{operator.adopted} has no gradient"
 
 
 def lacks_fake(operator: Op, error: Exception) -> bool:
