@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from opwright.adopted.schemas import SchemaFacts, schema_facts
 from opwright.errors import ContractError
-from opwright.internals.registration import OVERLOAD, SchemaFacts, schema_facts
+from opwright.internals.registration import OVERLOAD
 
 __all__ = ["FUNCTION", "MODULE", "OPERATOR", "Existing", "existing_of", "state_names"]
 

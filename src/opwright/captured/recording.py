@@ -13,9 +13,10 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from opwright.captured.calls_file import HEADER, record_of
+from opwright.captured.own_namespaces import OWN_NAMESPACES
 from opwright.errors import CheckError
 from opwright.internals.compiler import DispatchMode
-from opwright.internals.registration import OVERLOAD, OWN_NAMESPACES
+from opwright.internals.registration import OVERLOAD
 from opwright.runtime.base_op import BaseOp
 
 __all__ = ["Recording", "capture"]

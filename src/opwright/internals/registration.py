@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ from opwright.internals.lookup import find
 
 __all__ = [
     "OVERLOAD",
-    "OWN_NAMESPACES",
     "AtenArgument",
     "AtenOverload",
-    "SchemaFacts",
     "call_directly",
     "destroy",
     "keep_opaque_in_inductor",
@@ -29,20 +26,13 @@ __all__ = [
     "remove_decomposition",
     "remove_sharding",
     "schema_differs",
-    "schema_facts",
+    "schema_of",
     "types_of_schema",
     "writes_arguments",
 ]  # fmt: skip
 
 # The class of ``torch.ops.namespace.name.default``.
 OVERLOAD: Any = find("overload", lambda overload: isinstance(torch.ops.aten.relu.default, overload))
-
-# Torch's own operators, and those that opwright makes of native kernels, which have no fake.
-OWN_NAMESPACES = frozenset({
-    "aten", "prim", "prims", "rngprims", "debugprims", "quantized", "mkldnn", "onednn", "mkl", "xnnpack", "fbgemm",
-    "c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor", "inductor",
-    "profiler", "opwright_kernels",
-})  # fmt: skip
 
 
 def destroy(library: torch.library.Library) -> bool:
@@ -198,35 +188,6 @@ def schema_differs(overload: Any, schema: str) -> bool:
     return str(overload._schema) != str(_parse_schema(schema))
 
 
-@dataclass(frozen=True)
-class SchemaFacts:
-    """What an operator's schema states.
-
-    Attributes:
-        arguments: their names.
-        written: those that it declares to write.
-        returns_alias: whether a result may be an argument, or a view of one.
-        devices: the types of devices for which it has a kernel; empty if any, or if that is not known.
-    """
-
-    arguments: tuple[str, ...]
-    written: frozenset[str]
-    returns_alias: bool
-    devices: tuple[str, ...]
-
-
-def schema_facts(overload: Any) -> SchemaFacts | None:
-    """What the schema of an operator states; None if torch does not show it."""
-    if _overload_schema is None:
-        return None
-    schema = overload._schema
-    written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
-    is_alias = any(r.alias_info is not None for r in schema.returns)
-    return SchemaFacts(tuple(a.name for a in schema.arguments), written, is_alias, _devices_of(overload))
-
-
-def _devices_of(overload: Any) -> tuple[str, ...]:
-    keys = set(re.findall(r"^(\w+)(?:\[alias\])?:", registered_kernels(overload.name()) or "", re.MULTILINE))
-    if keys & {"CompositeImplicitAutograd", "CompositeExplicitAutograd"}:
-        return ()
-    return tuple(device for key, device in (("CPU", "cpu"), ("CUDA", "cuda")) if key in keys)
+def schema_of(overload: Any) -> Any:
+    """The schema of an operator as torch has parsed it; None if torch does not show it."""
+    return None if _overload_schema is None else overload._schema

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.captured.own_namespaces import OWN_NAMESPACES
 from opwright.checks.context import Context
 from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import Layout, layout_of, same_layout
 from opwright.checks.observation import Observation
 from opwright.checks.outputs.metadata import difference
 from opwright.internals.compiler import DispatchMode, as_fakes
-from opwright.internals.registration import OVERLOAD, OWN_NAMESPACES
+from opwright.internals.registration import OVERLOAD
 from opwright.results import NotChecked
 from opwright.runtime.register import registration
 
