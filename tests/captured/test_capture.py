@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import opwright as ow
 from opwright.captured.calls_file import read_calls
+from opwright.cli import app
 from opwright.errors import CheckError
 from opwright.results import Status
 from tests.captured import operators as made
@@ -113,6 +116,32 @@ def test_a_file_without_calls_of_the_operator_is_refused(recorded):
         ow.check(made.adopted, inputs=recorded)
     with pytest.raises(CheckError, match=r"got '.*missing\.ow': No such file"):
         ow.check(made.adopted, inputs="missing.ow")
+
+
+def test_a_journal_holds_no_verdict_of_other_calls(recorded, tmp_path):
+    assert not ow.check(made.gather, checks=["values"], inputs=recorded, resume=tmp_path / "journal").passed
+    with ow.capture(recorded):
+        made.Layer()(TABLE, ROWS[:5])
+    assert ow.check(made.gather, checks=["values"], inputs=recorded, resume=tmp_path / "journal").passed
+
+
+def test_recorded_calls_are_not_used_on_other_machines(recorded):
+    class Elsewhere:
+        machine = None
+
+    with pytest.raises(CheckError, match="inputs must be left out with an executor on other machines"):
+        ow.check(made.gather, inputs=recorded, executor=Elsewhere())
+
+
+@pytest.mark.slow
+def test_the_command_replays_and_its_failure_can_be_repeated(recorded, monkeypatch):
+    monkeypatch.chdir(recorded.parent)
+    target = f"{made.__file__}:gather"
+    done = CliRunner().invoke(app, ["check", target, "--check", "values", "--inputs", "calls.ow"])
+    assert done.exit_code == 1, done.output
+    (finding,) = [f for f in ow.check(made.gather, checks=["values"], inputs="calls.ow").verdicts[0].findings if f.case]
+    again = CliRunner().invoke(app, shlex.split(finding.reproduce)[1:])
+    assert again.exit_code == 1, again.output
 
 
 def test_what_cannot_be_captured_is_refused(tmp_path):

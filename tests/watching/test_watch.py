@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from opwright.errors import OpwrightError
-from opwright.report.terminal.watching import WatchScreen
+from opwright.report.watch_screen import WatchScreen
 from opwright.watching import loop
 from opwright.watching.state import Known, read_state, write_state
 

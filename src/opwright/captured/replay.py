@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,21 @@ from opwright.contract.inputs.samples import case_of
 from opwright.errors import ArgumentError, CheckError
 from opwright.runtime.op import Op
 
-__all__ = ["replaying", "use_recorded"]
+__all__ = ["digest_of_calls", "refuse_on_others", "replaying", "use_recorded"]
+
+
+def digest_of_calls(path: str) -> str:
+    """A digest of a file of recorded calls, so that verdicts of other calls are not taken for these; "" for none."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
+
+
+def refuse_on_others(path: str | Path | None, *, is_local: bool) -> None:
+    """Raise CheckError if recorded calls are to be used on other machines, which do not have the file."""
+    if path is not None and not is_local:
+        raise CheckError(
+            f"inputs must be left out with an executor on other machines, which lack the file, got {str(path)!r}",
+            fix="check recorded calls on this machine, without --ray",
+        )
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from opwright.captured.replay import replaying
+from opwright.captured.replay import refuse_on_others, replaying
 from opwright.checks.ranks.context import MOST_RANKS
 from opwright.checks.scheduling.check_item import CheckItem
 from opwright.checks.scheduling.plan import Task, plan, refuse_unknown_kernels
@@ -109,11 +109,13 @@ def check(
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     if inputs is not None:
         inputs = str(Path(inputs).resolve())
+    where = executor_for(executor, jobs)
+    refuse_on_others(inputs, is_local=isinstance(where, LocalExecutor))
     given = inputs or ""
     with replaying(operators, inputs):
         return _checked(
             operators, Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0, given),
-            kernels, device, executor_for(executor, jobs), resume, events, reference=reference, interpreter=interpreter,
+            kernels, device, where, resume, events, reference=reference, interpreter=interpreter,
         )  # fmt: skip
 
 

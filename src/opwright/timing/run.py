@@ -9,11 +9,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 
-from opwright.captured.replay import replaying
+from opwright.captured.replay import digest_of_calls, refuse_on_others, replaying
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.case import Case, Size
 from opwright.errors import CacheError, CheckError
@@ -36,7 +36,7 @@ from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.merge import merged
 from opwright.timing.remaining import TimeLeft
-from opwright.timing.request import Request, Session
+from opwright.timing.request import Request, Session, refuse_with_calls
 from opwright.timing.roofline import Roofline
 from opwright.timing.sizes import bench_cases
 from opwright.timing.timers import make_timer
@@ -123,7 +123,7 @@ def bench(
         TargetError, CheckError: a target, kernel, baseline, device, size or dtype does not exist.
     """
     if calls:
-        _refuse_with_calls(
+        refuse_with_calls(
             directions=directions != _DIRECTIONS, baselines=baselines, iters=iters, limits=not limits,
             executor=executor, resume=resume, events=events != Events(step=events.step),
             inputs=inputs,
@@ -138,15 +138,8 @@ def bench(
     )  # fmt: skip
     if executor is None and resume is None:
         return measure(request)
+    refuse_on_others(inputs, is_local=executor is None or isinstance(executor, LocalExecutor))
     return measure_in_items(request, executor or LocalExecutor(), resume, events.resumed)
-
-
-def _refuse_with_calls(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise CheckError(
-                f"{name}= must be left out with calls=True", fix="time calls and kernels one after another"
-            )
 
 
 def load_operators(targets: Sequence[Op | str]) -> list[Op]:
@@ -229,7 +222,14 @@ class BenchItem:
             for f in dataclasses.fields(self.request)
             if f.name not in ("operators", "progress", "on_measurement")
         ]
-        return digest("bench", digest_of_sources(self.request.operators[0]), self.gpu_type, str(self.store), *values)
+        return digest(
+            "bench",
+            digest_of_sources(self.request.operators[0]),
+            self.gpu_type,
+            str(self.store),
+            *values,
+            digest_of_calls(self.request.inputs),
+        )
 
     @property
     def needs(self) -> Needs:

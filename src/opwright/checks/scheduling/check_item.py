@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from opwright.captured.replay import digest_of_calls
 from opwright.checks.case_range import CaseRange
 from opwright.checks.context import KERNEL
 from opwright.checks.exceptions import is_lost_gpu
@@ -73,7 +74,14 @@ class CheckItem:
     def key(self) -> str:
         task = self.task
         how = (task.kernel, task.target, task.fallback, str(task.refused))
-        return digest("check", digest_of_sources(task.op), repr(how), repr(self.settings), self.reproduce)
+        return digest(
+            "check",
+            digest_of_sources(task.op),
+            repr(how),
+            repr(self.settings),
+            self.reproduce,
+            digest_of_calls(self.settings.inputs),
+        )
 
     @property
     def needs(self) -> Needs:

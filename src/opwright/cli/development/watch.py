@@ -38,7 +38,7 @@ def watch(
     if json:
         run(targets, options, _print)
         return
-    from opwright.report.terminal.watching import WatchScreen
+    from opwright.report.watch_screen import WatchScreen
 
     with WatchScreen(console()) as screen:
         run(targets, options, screen.on_event)
@@ -49,7 +49,7 @@ def _once(targets: list[str], *, json: bool, **options: Any) -> int:
     from opwright.workers.spawn import prefork
 
     prefork()  # before this process imports torch
-    from opwright.report.terminal.watching import WatchScreen
+    from opwright.report.watch_screen import WatchScreen
     from opwright.watching.once import Options, check_once
 
     if json:
