@@ -18,10 +18,10 @@ from opwright.languages import LANGUAGES
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "tree", "import_file", "internals", "results", "processor", "target", "machine", "languages",
-    "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime", "workers", "sweep",
-    "checks", "timing", "cluster", "report", "package", "gallery", "planted", "mutation", "port", "judged", "testing",
-    "cli",
+    "errors", "tree", "import_file", "internals", "results", "processor", "target", "machine", "entry_points",
+    "languages", "file_trust", "read_files", "cache", "contract", "inputs", "backends", "fast_path", "runtime",
+    "captured", "workers", "sweep", "checks", "timing", "cluster", "report", "package", "gallery", "planted",
+    "mutation", "port", "judged", "adopted", "testing", "scaffold", "watching", "notebook", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),
@@ -31,7 +31,8 @@ LEAVES = {
     "processor": set(),
     "machine": {"errors", "results", "processor", "target"},
     "target": set(),
-    "languages": set(),
+    "entry_points": set(),
+    "languages": {"entry_points"},
     "read_files": set(),
     "cache": {"errors", "file_trust", "read_files"},
     "file_trust": set(),

@@ -13,9 +13,11 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from opwright import errors, inputs, results, testing
+    from opwright.adopted.adopt import adopt
     from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
     from opwright.backends.cuda.tensor_map import TensorMap, tensor_map
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
+    from opwright.captured.recording import capture
     from opwright.checks.run import assert_checked, check
     from opwright.contract.process_group import ProcessGroup
     from opwright.contract.signature import by_property, mutated, no_gradient, replicated, saved_for_backward
@@ -35,9 +37,11 @@ if TYPE_CHECKING:
 # The public names, by the module that defines them. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
 _NAMES_OF = {
+    "opwright.adopted.adopt": ["adopt"],
     "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
     "opwright.backends.cuda.tensor_map": ["TensorMap", "tensor_map"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
+    "opwright.captured.recording": ["capture"],
     "opwright.checks.run": ["assert_checked", "check"],
     "opwright.contract.process_group": ["ProcessGroup"],
     "opwright.contract.signature": ["by_property", "mutated", "no_gradient", "replicated", "saved_for_backward"],
@@ -63,15 +67,17 @@ _MODULES = (*_HELD_APART, "testing")  # the last one needs pytest
 
 __all__ = [
     "CompiledNumpy", "CudaGraphed", "CudaModule", "Events", "Kernel", "Op", "ProcessGroup", "TensorMap", "__version__",
-    "assert_checked", "bench", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module",
-    "errors", "explain", "fast_calls", "inputs", "judge", "mutate", "mutated", "no_gradient", "op", "replicated",
-    "results", "saved_for_backward", "selftest", "tensor_map", "testing", "tune", "values",
+    "adopt", "assert_checked", "bench", "by_property", "capture", "cdiv", "check", "compile_numpy", "cuda_graphed",
+    "cuda_module", "errors", "explain", "fast_calls", "inputs", "judge", "mutate", "mutated", "no_gradient", "op",
+    "replicated", "results", "saved_for_backward", "selftest", "tensor_map", "testing", "tune", "values",
 ]  # fmt: skip
 
 
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 
     def __getattr__(name: str) -> Any:
+        if name == "load_ipython_extension":  # IPython asks for it, and nobody types it
+            return importlib.import_module("opwright.notebook").load_ipython_extension
         if name in _MODULES:
             return importlib.import_module(f"opwright.{name}")
         if name not in _MODULE_OF:

@@ -9,14 +9,14 @@ import signal
 import sys
 from typing import NoReturn
 
-from opwright.workers.daemon.client import COMMANDS, run_command
+from opwright.workers.daemon.client import is_forked, run_command
 
 __all__ = ["main"]
 
 
 def main() -> NoReturn:
     """Run the command line, and exit with its code."""
-    code = run_command(sys.argv) if sys.argv[1:2] and sys.argv[1] in COMMANDS else None
+    code = run_command(sys.argv) if is_forked(sys.argv[1:]) else None
     if code is not None and code >= 0:
         sys.exit(code)
 

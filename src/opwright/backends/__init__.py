@@ -25,7 +25,8 @@ __all__ = ["check_hooks", "get_backend", "import_all", "in_backward", "under_che
 def get_backend(name: str) -> Backend:
     """The backend called ``name``, which must be a key of ``LANGUAGES``."""
     module, _, attribute = LANGUAGES[name].backend.partition(":")
-    backend: Backend = getattr(importlib.import_module(f"opwright.backends.{module}"), attribute)()
+    path = f"opwright.backends.{module}" if name in LANGUAGES.own else module
+    backend: Backend = getattr(importlib.import_module(path), attribute)()
     return backend
 
 

@@ -306,6 +306,8 @@ class Context:
 
     def failed(self, check: str, case: str, message: str) -> Finding:
         """A failing finding (inconclusive, where memory was short): its scalars, and the command to repeat it."""
+        if self.op.adopted:
+            message = f"{self.op.adopted}: {message}"
         scalars = self._scalars(case)
         if scalars:
             message = f"{message}\nwith {scalars}"

@@ -35,8 +35,10 @@ __all__ = [
     "Layout",
     "Meanwhile",
     "gradients_of",
+    "lacks_fake",
     "layout_of",
     "same_layout",
+    "without_gradient",
 ]
 
 # With more bytes of arguments and outputs, there is no second call.
@@ -169,9 +171,9 @@ class CallsHere:
         try:
             outputs = self.returned(passed)
             self.synchronize()
-            shared = _shared_memory(outputs, passed, self.op.contract.signature.arguments) or self._kept_memory(
-                outputs, again
-            )
+            arguments = self.op.contract.signature.arguments
+            shared = "" if self.op.may_share_memory else _shared_memory(outputs, passed, arguments)
+            shared = shared or self._kept_memory(outputs, again)
         except Exception as error:  # an exception of the kernel is a finding
             pass_on_refusal(error)
             found = Call(passed, self.described(error))
@@ -206,10 +208,14 @@ class CallsHere:
 
     def _promised(self, arguments: Sequence[Any]) -> tuple[Layout, ...] | str:
         contract = self.op.contract
+        if not self.op.has_fake:  # fakes have no memory, which a function that was adopted may read by address
+            return ()
         with as_fakes(list(arguments), data_dependent=bool(contract.signature.data_dependent)) as fakes:
             try:
                 promised = contract.unpack(contract.signature.call(self.op.with_saved, fakes))
             except Exception as error:  # a custom fake may raise anything
+                if self.op.adopted and lacks_fake(self.op, error):
+                    return ()
                 return f"the fake raises {in_words(error)}"
             return tuple(layout_of(fake) for fake in promised)
 
@@ -234,6 +240,9 @@ class CallsHere:
         del other  # until now, what it has saved was kept
         changed = state.changes(before, self.device)
         state.restore(before, changed, self.device)
+        if self.op.adopted and isinstance(found.of_inputs, str) and any(t in found.of_inputs for t in _NO_GRADIENT):
+            why = f"{without_gradient(self.op)}: {found.of_inputs}"
+            found = dataclasses.replace(found, of_inputs=why, is_undefined=True)
         return dataclasses.replace(found, changed=changed)
 
     def _tracked_call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -241,6 +250,29 @@ class CallsHere:
         form = self.op.functional
         with self.op.only(self.kernel):
             return form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
+
+
+# What an operator without a gradient says, of ``torch.library.custom_op`` and of ``torch.library.Library``.
+_NOT_CONNECTED = "an output is not connected to the inputs: the kernel's result carries no gradient"
+_NO_GRADIENT = (_NOT_CONNECTED, "no autograd formula was registered", "autograd kernel was not registered")
+# What one without a fake says.
+_NO_FAKE = (
+    "no fake impl registered",
+    "UnsupportedOperatorException",
+    "no fake implementation",
+    "with the 'Meta' backend",
+)
+
+
+def without_gradient(operator: Op) -> str:
+    """How a message begins that says that what was adopted has no gradient."""
+    return f"{operator.adopted} has no gradient"
+
+
+def lacks_fake(operator: Op, error: Exception) -> bool:
+    """Whether what was adopted has no fake, which is not wrong: torch.compile refuses it."""
+    text = f"{type(error).__name__}: {error}"
+    return not operator.has_fake or any(each in text for each in _NO_FAKE)
 
 
 def _raise_failed_launch() -> None:
@@ -292,7 +324,7 @@ def gradients_of(
     used = [o for o, g in zip(outputs, incoming, strict=False) if g is not None]
     wanted = [t for t in tree.tensors(inputs) if t.requires_grad]
     if not all(isinstance(o, torch.Tensor) and o.requires_grad for o in used):
-        return Gradients(passed, "an output is not connected to the inputs: the kernel's result carries no gradient")
+        return Gradients(passed, _NOT_CONNECTED)
 
     def backward(grads: Sequence[torch.Tensor | None], *, last: bool) -> tuple[torch.Tensor | None, ...]:
         known = [g for g in grads if g is not None]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from opwright.captured.replay import refuse_on_others, replaying
 from opwright.checks.ranks.context import MOST_RANKS
 from opwright.checks.scheduling.check_item import CheckItem
 from opwright.checks.scheduling.plan import Task, plan, refuse_unknown_kernels
@@ -59,6 +60,7 @@ def check(
     jobs: int | None = None,
     fail_fast: bool = False,
     ranks: int | None = None,
+    inputs: Path | str | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     sandbox: bool = False,
@@ -86,6 +88,7 @@ def check(
         fail_fast: end a kernel's check at its first failure, which is then not made smaller.
         ranks: the number of processes in the group of an operator that communicates, each with a GPU of its own if
             kernels run on GPUs; by default 2. If it is given, DTensor's placements are also checked in so many.
+        inputs: a file of ``ow.capture``: its calls of the operators are the only cases.
         executor: where kernels are checked, such as ``opwright.cluster.RayCluster``; by default, on this machine.
         resume: a file to which each verdict is written when it is there. Verdicts that are in it already, of the same
             sources, settings and versions, are taken from it.
@@ -106,18 +109,42 @@ def check(
     _refuse_ranks(ranks)
     _refuse_device(device)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
+    if inputs is not None:
+        inputs = str(Path(inputs).resolve())
+    where = executor_for(executor, jobs)
+    refuse_on_others(inputs, is_local=isinstance(where, LocalExecutor))
+    settings = Settings(
+        level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0, sandbox=sandbox, inputs=inputs or ""
+    )
+    with replaying(operators, inputs):
+        return _checked(
+            operators, settings, kernels, device, where, resume, events, reference=reference, interpreter=interpreter
+        )
+
+
+def _checked(
+    operators: Sequence[Op],
+    settings: Settings,
+    kernels: Sequence[str] | None,
+    device: str | None,
+    where: Executor,
+    resume: Path | str | Journal | None,
+    events: Events,
+    *,
+    reference: bool,
+    interpreter: bool,
+) -> CheckReport:
+    case, require = settings.case, settings.require
     for operator in operators:  # an invalid case or sample is the caller's mistake, not a kernel's
         sample_cases(operator.contract)
         if case:
             parse_case(operator.contract, case)
     refuse_unknown_kernels(operators, kernels or (), [REFERENCE])
-    where = executor_for(executor, jobs)
     machine = where.machine
     tasks = [
         t for o in operators for t in plan(o, machine, kernels, device, reference=reference, interpreter=interpreter)
     ]
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
-    settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0, sandbox)
     events.planned(len(tasks))
     items = [CheckItem.of(task, settings) for task in tasks]
     verdicts: dict[int, Verdict] = {}

@@ -1,6 +1,11 @@
-"""The table of the checks: one file each, one line each. They run in this order."""
+"""The table of the checks: one file each, one line each. They run in this order.
+
+Those of other packages run before the ones after which a process may be of no more use.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from opwright.checks import contract
 from opwright.checks.calls import configurations, determinism, execution_context, repeated_calls, streams, threads
@@ -22,10 +27,11 @@ from opwright.checks.outputs import (
 from opwright.checks.ranks import dtensor, gradients_of_ranks, ranks
 from opwright.checks.registration import flops, opcheck, sharding, torch_compile, vmap
 from opwright.checks.sanitizer import sanitizer
+from opwright.entry_points import Extensible
 
 __all__ = ["CHECKS", "GROUPS"]
 
-CHECKS: dict[str, Check] = {
+_OWN = {
     module.CHECK.name: module.CHECK
     for module in (
         contract,
@@ -64,6 +70,15 @@ CHECKS: dict[str, Check] = {
         protected_memory,  # may end this process
     )
 }
+
+
+def _read(name: str, check: Any) -> tuple[str, Check]:
+    if not isinstance(check, Check):
+        raise TypeError(f"it must be an opwright.checks.check.Check, got {check!r}")
+    return check.name, check
+
+
+CHECKS = Extensible(_OWN, "opwright.checks", _read, before=afterwards.CHECK.name)
 
 
 # Checks of one kernel that a cluster may run at the same time, each group in processes of its own. What a check knows

@@ -19,6 +19,8 @@ from opwright.cli.check import check
 from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from opwright.cli.daemon import daemon
 from opwright.cli.demo import demo
+from opwright.cli.development.new import new
+from opwright.cli.development.watch import watch
 from opwright.cli.explain import explain
 from opwright.cli.judge import judge
 from opwright.cli.package import package, prebuild
@@ -45,7 +47,9 @@ app = typer.Typer(
 )
 # In the order of ``opwright --help``.
 for command in (
+    new,
     check,
+    watch,
     judge,
     explain,
     demo,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from opwright.cli.common import (
     UNFINISHED,
     Html,
     Json,
+    Level,
     Targets,
     Verbose,
     console,
@@ -24,6 +24,7 @@ from opwright.cli.common import (
     refuse_files,
     write_records,
 )
+from opwright.cli.development.on_lines import Annotations, write_on_lines
 from opwright.cli.sweep import Ray, Resume, say, sweep
 from opwright.sweep.events import Events
 
@@ -52,14 +53,6 @@ def _help_cases(wanted: bool) -> None:
 
         show_cases(console(), PARTS, WORDS)
         raise typer.Exit
-
-
-class Level(StrEnum):
-    """How thorough a check is."""
-
-    smoke = "smoke"
-    quick = "quick"
-    full = "full"
 
 
 def check(
@@ -97,6 +90,7 @@ def check(
         int | None,
         typer.Option(help="Processes for operators that communicate and for DTensors; on GPUs, one for each GPU."),
     ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="Check recorded calls only: a file of ow.capture.")] = None,
     ray: Ray = None,
     resume: Resume = None,
     mutate: Annotated[
@@ -109,13 +103,19 @@ def check(
     verbose: Verbose = False,
     json: Json = None,
     html: Html = None,
+    sarif: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the findings in SARIF, with their lines.")
+    ] = None,
+    annotations: Annotated[
+        Annotations | None, typer.Option(help="Also print the findings as annotations of GitHub.")
+    ] = None,
 ) -> None:
     """Verify every kernel of an operator against its reference."""
     if mutate:
-        if checks or case or require or html or interpreter or ranks or level is not Level.quick:
+        if checks or case or require or html or interpreter or ranks or inputs or level is not Level.quick:
             raise typer.BadParameter(
                 "--mutate chooses cases and checks itself: leave out --level, --check, --case, --require, --ranks, "
-                "--interpreter and --html"
+                "--inputs, --interpreter and --html"
             )
         with sweep(ray, resume, jobs) as where:
             code = _mutate(
@@ -151,8 +151,10 @@ def check(
             timeout=timeout,
             jobs=jobs,
             ranks=ranks,
+            inputs=inputs,
             **where.options(),
         )
+    write_on_lines(report, targets, sarif, annotations)
     raise typer.Exit(exit_code(report, strict=strict))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from opwright.results import CheckReport
 
 __all__ = [
-    "FAILED", "INTERRUPTED", "NOTHING_RAN", "PASSED", "UNFINISHED", "WRONG_CALL", "Html", "Json", "Targets", "Verbose",
-    "console", "exit_code", "log_to", "refuse_files", "write_records",
+    "FAILED", "INTERRUPTED", "NOTHING_RAN", "PASSED", "UNFINISHED", "WRONG_CALL", "Html", "Json", "Level", "Targets",
+    "Verbose", "console", "exit_code", "log_to", "refuse_files", "write_records",
 ]  # fmt: skip
 
 PASSED, FAILED, WRONG_CALL, NOTHING_RAN, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -34,6 +35,14 @@ Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="List every kernel and check, and print a line for each compilation.")
 ]
+
+
+class Level(StrEnum):
+    """How thorough a check is."""
+
+    smoke = "smoke"
+    quick = "quick"
+    full = "full"
 
 
 def refuse_files(json: Path | None, html: Path | None) -> None:

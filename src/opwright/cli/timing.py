@@ -47,6 +47,7 @@ def bench(
         str | None,
         typer.Option(help="With --baseline: exit with 1 if a kernel is slower by more than this, such as 3%."),
     ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="Time recorded calls only: a file of ow.capture.")] = None,
     ray: Ray = None,
     resume: Resume = None,
     no_limits: Annotated[
@@ -62,7 +63,7 @@ def bench(
     if calls:
         _refuse_with_calls(
             html=html, iters=iters, baseline=baseline, fail_on_slower=fail_on_slower, direction=direction,
-            ray=ray, resume=resume, no_limits=no_limits or None,
+            ray=ray, resume=resume, no_limits=no_limits or None, inputs=inputs,
         )  # fmt: skip
         _bench_calls(targets, kernel, device, size, dtype, quick=quick, json=json)
     from opwright.report.files import read_json
@@ -85,6 +86,7 @@ def bench(
             quick=quick,
             iters=iters,
             limits=not no_limits,
+            inputs=inputs,
             events=Events(step=line.on_message, resumed=say),
             **where.options(),
         )

@@ -31,6 +31,7 @@ class OwnInputs:
 
     Attributes:
         samples: the function of ``op.samples``.
+        recorded: recorded calls, which are the only inputs while a check or a benchmark replays them.
         sizes: the sizes of ``op.sizes``, by dim, in step; a tuple where a dim stands for several axes.
         rule: the rule of the format in which the operator's task was published.
         may_refuse: whether a kernel may raise an exception for other inputs than the samples, as a contract that was
@@ -40,6 +41,7 @@ class OwnInputs:
     """
 
     samples: Samples | None = None
+    recorded: Samples | None = None
     sizes: dict[str, tuple[int | tuple[int, ...], ...]] = field(default_factory=dict)
     rule: Rule | None = None
     may_refuse: bool = False
@@ -52,12 +54,13 @@ class OwnInputs:
         Raises:
             CheckError: the author's function raised an exception.
         """
-        if self.samples is None:
+        samples = self.recorded or self.samples
+        if samples is None:
             return []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
-                return list(self.samples())
+                return list(samples())
             except Exception as error:  # the author's function may raise anything
                 raise CheckError(
                     f"{qualname}: op.samples raised {type(error).__name__}: {error}", fix="correct the function"

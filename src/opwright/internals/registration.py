@@ -26,6 +26,7 @@ __all__ = [
     "remove_decomposition",
     "remove_sharding",
     "schema_differs",
+    "schema_of",
     "types_of_schema",
     "writes_arguments",
 ]  # fmt: skip
@@ -185,3 +186,8 @@ def schema_differs(overload: Any, schema: str) -> bool:
     if _parse_schema is None or _overload_schema is None:
         return False
     return str(overload._schema) != str(_parse_schema(schema))
+
+
+def schema_of(overload: Any) -> Any:
+    """The schema of an operator as torch has parsed it; None if torch does not show it."""
+    return None if _overload_schema is None else overload._schema

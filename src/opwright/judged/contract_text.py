@@ -8,7 +8,7 @@ from opwright.judged.contract import Inferred, InferredTensor
 from opwright.judged.sources import Source
 from opwright.judged.task import Candidate, Task
 
-__all__ = ["EAGER", "contract_text"]
+__all__ = ["EAGER", "class_of", "contract_text"]
 
 # The name under which the reference is timed as it is. No candidate has one with a space.
 EAGER = "published reference"
@@ -19,7 +19,7 @@ _LARGEST_SAMPLE = 1 << 16
 
 def contract_text(task: Task, inferred: Inferred) -> str:
     """The file: the operator, its sizes and sample inputs, and each candidate as a kernel."""
-    classes = sorted({_class_of(t.dtype) for t in (*inferred.arguments, *inferred.outputs) if t.dims is not None})
+    classes = sorted({class_of(t.dtype) for t in (*inferred.arguments, *inferred.outputs) if t.dims is not None})
     own_sizes = ", ".join(f"{name}={sizes!r}" for name, sizes in _sizes(task, inferred).items())
     return "\n".join([
         f'"""The contract of {(task.origin or task.file).name} ({task.format}), which {_from_where(task)}.',
@@ -113,10 +113,10 @@ def _returned(inferred: Inferred) -> str:
 
 
 def _type_of(tensor: InferredTensor) -> str:
-    return tensor.dtype if tensor.dims is None else f'{_class_of(tensor.dtype)}[Tensor, "{" ".join(tensor.dims)}"]'
+    return tensor.dtype if tensor.dims is None else f'{class_of(tensor.dtype)}[Tensor, "{" ".join(tensor.dims)}"]'
 
 
-def _class_of(dtype: str) -> str:
+def class_of(dtype: str) -> str:
     """jaxtyping's class of one dtype: ``float32`` → ``Float32``."""
     return {"bfloat16": "BFloat16", "uint8": "UInt8"}.get(dtype, dtype.capitalize().replace("_", ""))
 

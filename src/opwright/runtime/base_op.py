@@ -75,7 +75,13 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._groups = contract.signature.groups
         self._group_names = tuple(contract.signature.arguments[i].name for i in self._groups)
         functools.update_wrapper(self, contract.function)
-        self.overload = registration.register(
+        self.overload = self._register()
+        self._dispatch = self.overload  # what calls the dispatcher
+        self._functional = self._make_functional()
+
+    def _register(self) -> Any:
+        """Register the operator with torch. Returns torch's handle."""
+        return registration.register(
             Registrable(
                 self,
                 self._rules,
@@ -86,8 +92,6 @@ class BaseOp(Languages, Generic[P, R_co]):
                 self._traced_now,
             )
         )
-        self._dispatch = self.overload  # what calls the dispatcher
-        self._functional = self._make_functional()
 
     def _make_functional(self) -> BaseOp[..., Any] | None:
         form = self.contract.functional

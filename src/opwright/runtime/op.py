@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import ParamSpec, TypeVar
@@ -25,6 +25,7 @@ from opwright.fast_path.switch import Mode, mode
 from opwright.fast_path.tracker import Tracker
 from opwright.fast_path.verify import call_both_ways
 from opwright.internals.registration import registered_kernels
+from opwright.languages import LANGUAGES
 from opwright.results import Accepted, Explanation, Part
 from opwright.runtime import selection
 from opwright.runtime.attach import make_spec
@@ -48,10 +49,12 @@ P = ParamSpec("P", default=...)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True, default=Any)
 
+_COMMON_OPTIONS = frozenset({"name", "entry", "devices", "dtypes", "when"})
 # Attributes of an operator that tools use, and nobody types.
-_OF_TOOLS = frozenset(
-    {"apply_tuning", "backward_launches_triton", "baselines", "clear_tuning", "fingerprint", "properties"}
-)
+_OF_TOOLS = frozenset({
+    "adopted", "apply_tuning", "backward_launches_triton", "baselines", "clear_tuning", "fingerprint", "has_fake",
+    "may_share_memory", "properties",
+})  # fmt: skip
 
 
 class Op(Tuning, BaseOp[P, R_co], Evidence):
@@ -69,6 +72,8 @@ class Op(Tuning, BaseOp[P, R_co], Evidence):
     """
 
     kernels: dict[str, Kernel]
+    # What ``ow.adopt`` was given: its name, whether it has a fake, and whether its results may be views of arguments.
+    adopted, has_fake, may_share_memory = "", True, False
     # Whether other operators that it calls by name go with it to another process.
     _brings_others = True
 
@@ -86,6 +91,19 @@ class Op(Tuning, BaseOp[P, R_co], Evidence):
             lambda: make_tracker(self._rules),
             functools.partial(gradient_for_each, contract),
         )
+
+    if not TYPE_CHECKING:  # type checkers do not know what other packages add
+
+        def __getattr__(self, name: str) -> Any:
+            """The method of a language that another package adds, called as ``op.python`` is."""
+            if name.startswith("_") or name not in LANGUAGES.added:
+                return super().__getattr__(name)
+
+            def attach(source: Any = None, /, **options: Any) -> Any:
+                common = {key: options.pop(key) for key in _COMMON_OPTIONS & options.keys()}
+                return self._attach(name, source, options, **common)
+
+            return attach
 
     def __dir__(self) -> list[str]:
         """What a user types: without the parts that tools use."""

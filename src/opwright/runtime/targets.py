@@ -143,12 +143,11 @@ def _is_or_holds(value: Any, operator: Op) -> bool:
 
 def import_operator(path: ImportPath) -> Op | None:
     """Import a module and return its operator, or None if the module no longer defines it."""
-    if path.file is None:
-        importlib.import_module(path.module)
-    else:
-        _import_file(Path(path.file))
+    module = importlib.import_module(path.module) if path.file is None else _import_file(Path(path.file))
     found = registration.find(path.qualname)
-    return found if isinstance(found, Op) else None
+    if isinstance(found, Op):
+        return found
+    return next((o for o in defined_in(vars(module)) if o.contract.qualname == path.qualname), None)  # an adopted one
 
 
 def name_target(operator: Op) -> str | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from opwright.contract.inputs.case import Case, Size
+from opwright.errors import CheckError
 from opwright.results import Measurement, RooflineLimit
 from opwright.runtime.op import Op
 from opwright.timing.analysis.crossover import Point
@@ -16,7 +18,7 @@ from opwright.timing.remaining import TimeLeft
 from opwright.timing.roofline import Roofline
 from opwright.timing.timers import Timer
 
-__all__ = ["Request", "Session"]
+__all__ = ["Request", "Session", "refuse_with_calls"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Request:
     Attributes:
         caches: ``cold`` and ``warm``, or only one of them.
         sweep: more sizes by default, for a table of the fastest kernels by size.
+        inputs: a file of recorded calls, which are timed in the place of other cases.
         limits: measure the machine's roofline limits, which takes a while the first time.
     """
 
@@ -43,6 +46,7 @@ class Request:
     caches: Sequence[str] = ("cold", "warm")
     sweep: bool = False
     limits: bool = True
+    inputs: str = ""
 
     @property
     def rule(self) -> StopRule:
@@ -82,3 +86,12 @@ class Session:
 
     def wrong(self, candidate: str, case: Case, why: str) -> None:
         self.errors.append(f"{self.op.contract.qualname} {candidate} ({case}): {why}")
+
+
+def refuse_with_calls(**options: Any) -> None:
+    """Raise CheckError for the first option that a measurement of calls does not take."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise CheckError(
+                f"{name}= must be left out with calls=True", fix="time calls and kernels one after another"
+            )

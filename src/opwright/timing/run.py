@@ -9,10 +9,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 
+from opwright.captured.replay import digest_of_calls, refuse_on_others, replaying
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.case import Case, Size
 from opwright.errors import CacheError, CheckError
@@ -35,7 +36,7 @@ from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.merge import merged
 from opwright.timing.remaining import TimeLeft
-from opwright.timing.request import Request, Session
+from opwright.timing.request import Request, Session, refuse_with_calls
 from opwright.timing.roofline import Roofline
 from opwright.timing.sizes import bench_cases
 from opwright.timing.timers import make_timer
@@ -59,6 +60,7 @@ def bench(
     quick: bool = False,
     iters: int | None = None,
     limits: bool = True,
+    inputs: Path | str | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     events: Events = QUIET,
@@ -86,6 +88,7 @@ def bench(
     quick: bool = False,
     iters: int | None = None,
     limits: bool = True,
+    inputs: Path | str | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     events: Events = QUIET,
@@ -106,6 +109,7 @@ def bench(
         quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
         iters: the number of samples of each (at least two), instead of the stop rule; more only beside a slow one.
         limits: compare with the machine's roofline limits. Their first measurement takes half a minute.
+        inputs: a file of ``ow.capture``: its calls are timed, and no other sizes.
         executor: where operators are timed, such as ``opwright.cluster.RayCluster``: each as a whole on one machine,
             with a GPU for itself, or on the CPU with the machine. By default, in this process.
         resume, events: as for ``ow.check``; each operator's times are written when it is finished. After Ctrl-C the
@@ -119,9 +123,10 @@ def bench(
         TargetError, CheckError: a target, kernel, baseline, device, size or dtype does not exist.
     """
     if calls:
-        _refuse_with_calls(
+        refuse_with_calls(
             directions=directions != _DIRECTIONS, baselines=baselines, iters=iters, limits=not limits,
             executor=executor, resume=resume, events=events != Events(step=events.step),
+            inputs=inputs,
         )  # fmt: skip
         return time_calls(
             load_operators(targets), kernels, device, sizes or {}, dtypes, quick=quick, progress=events.step
@@ -129,18 +134,12 @@ def bench(
     request = Request(
         load_operators(targets), kernels, device, sizes or {}, dtypes, directions, baselines, quick, iters,
         events.step, events.finished, limits=limits,
+        inputs=str(Path(inputs).resolve()) if inputs else "",
     )  # fmt: skip
     if executor is None and resume is None:
         return measure(request)
+    refuse_on_others(inputs, is_local=executor is None or isinstance(executor, LocalExecutor))
     return measure_in_items(request, executor or LocalExecutor(), resume, events.resumed)
-
-
-def _refuse_with_calls(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise CheckError(
-                f"{name}= must be left out with calls=True", fix="time calls and kernels one after another"
-            )
 
 
 def load_operators(targets: Sequence[Op | str]) -> list[Op]:
@@ -172,8 +171,9 @@ def measure_in_items(
     machine = executor.machine
     where = request.device or ("cuda" if machine.has_gpu else "cpu")
     _refuse_unknown(request)
-    for operator in request.operators:
-        _cases(operator, request, where)  # a size or dtype that does not exist is the caller's mistake
+    with replaying(request.operators, request.inputs):
+        for operator in request.operators:
+            _cases(operator, request, where)  # a size or dtype that does not exist is the caller's mistake
     types = (executor.gpu_types or ("",)) if store and where == "cuda" else ("",)
     items = [BenchItem.of(request, o, where, gpu_type, store) for o in request.operators for gpu_type in types]
     reports: dict[int, BenchReport] = {}
@@ -222,7 +222,14 @@ class BenchItem:
             for f in dataclasses.fields(self.request)
             if f.name not in ("operators", "progress", "on_measurement")
         ]
-        return digest("bench", digest_of_sources(self.request.operators[0]), self.gpu_type, str(self.store), *values)
+        return digest(
+            "bench",
+            digest_of_sources(self.request.operators[0]),
+            self.gpu_type,
+            str(self.store),
+            *values,
+            digest_of_calls(self.request.inputs),
+        )
 
     @property
     def needs(self) -> Needs:
@@ -280,6 +287,11 @@ def _quiet(_: object) -> None:
 
 
 def _measure(request: Request) -> BenchReport:
+    with replaying(request.operators, request.inputs):
+        return _measure_cases(request)
+
+
+def _measure_cases(request: Request) -> BenchReport:
     machine = this_machine()
     where = request.device or ("cuda" if machine.has_gpu else "cpu")
     if where == "cuda" and not machine.has_gpu:
@@ -327,13 +339,8 @@ def _measure(request: Request) -> BenchReport:
 
 def _cases(operator: Op, request: Request, device: str) -> list[Case]:
     return bench_cases(
-        operator.contract,
-        device,
-        sizes=request.sizes,
-        dtypes=request.dtypes,
-        quick=request.quick,
-        sweep=request.sweep,
-    )
+        operator.contract, device, sizes=request.sizes, dtypes=request.dtypes, quick=request.quick, sweep=request.sweep
+    )  # fmt: skip
 
 
 def _passes(operator: Op, request: Request, device: str) -> int:

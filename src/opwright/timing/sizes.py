@@ -47,6 +47,8 @@ def bench_cases(
     """
     base, declared = base_case(contract), contract.own_inputs.sizes
     chosen = _dtypes(contract, dtypes)
+    if contract.own_inputs.recorded is not None:
+        return _samples(contract, chosen)
     if sizes:
         found = _combinations(contract, base, sizes)
     elif declared:

@@ -19,7 +19,7 @@ from opwright.checks.derivatives.derivative import Doubt, derivative_of, names_o
 from opwright.checks.derivatives.kinks import difference, run_with
 from opwright.checks.derivatives.passes import Pass, passes_of, visible_outputs
 from opwright.checks.each_case import MOST_FAILURES, kind_of
-from opwright.checks.kernel_calls import Gradients, Meanwhile
+from opwright.checks.kernel_calls import Gradients, Meanwhile, without_gradient
 from opwright.checks.limits.time_limit import time_of
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, to_cpu
 from opwright.checks.outputs import inputs_unchanged
@@ -81,6 +81,8 @@ def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
         if isinstance(wrong, NotChecked):
             if wrong not in unchecked:
                 yield wrong
+            if context.op.adopted and wrong.reason.startswith(without_gradient(context.op)):
+                return
             unchecked.add(wrong)
             ran.setdefault(case, False)
             continue
@@ -134,7 +136,7 @@ def _run_pass(
         return NotChecked(NAME, "there is not enough memory for copies of the arguments")
     except CompileTimeoutError as error:
         return NotChecked(NAME, f"{error.message}, as for {one.case}")
-    if one.values and isinstance(found.of_inputs, str):
+    if one.values and isinstance(found.of_inputs, str) and not found.is_undefined:
         return None  # the kernel may refuse such values
     of_each = difference if one.values else of_this_operator(context)
     wrong = compare(context, run, tracked, incoming, found, of_each)

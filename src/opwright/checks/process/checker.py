@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from opwright.captured.replay import use_recorded
 from opwright.checks.check import Process
 from opwright.checks.comparison.known import KnownResults
 from opwright.checks.context import Context
@@ -133,6 +134,8 @@ def _check(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.sock
     enter(job)
     pipe.send(Doing("load"))
     operator = load_operator(job, "cpu") if kept.operator is None else kept.operator
+    if operator is kept.operator and not isinstance(operator, str):
+        use_recorded(operator, job.inputs)
     if isinstance(operator, str):
         pipe.send(Unavailable(operator))
         return

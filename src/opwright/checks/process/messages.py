@@ -40,6 +40,7 @@ class Job:
         ranks: the number of processes in the group of an operator that communicates; 0 if there are none, which
             ``why_no_ranks`` then explains.
         timeout: seconds that one step may take.
+        inputs: a file of recorded calls, which are the only cases then.
         temporary: a folder for the kernel's temporary files.
         sandbox: whether the kernel's process is confined.
     """
@@ -61,6 +62,7 @@ class Job:
     ranks: int = 0
     why_no_ranks: str = ""
     timeout: float = 60.0
+    inputs: str = ""
     temporary: str = ""
     sandbox: bool = False
 

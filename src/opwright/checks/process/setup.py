@@ -9,6 +9,7 @@ import traceback
 
 import torch
 
+from opwright.captured.replay import use_recorded
 from opwright.checks.limits.shortage import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.process.messages import Job
 from opwright.checks.ranks import world
@@ -56,6 +57,7 @@ def load_operator(job: Job, group_on: str = "") -> Op | str:
             if found is None or found.fingerprint != job.fingerprint:
                 return "the module that defines it holds another version"
             operator = found
+        use_recorded(operator, job.inputs)
         if group_on and operator.contract.signature.groups:
             world.join_alone(group_on)
     except Exception:  # the user's module may raise anything; the operator may be sent by value instead

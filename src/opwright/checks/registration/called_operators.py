@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.captured.own_namespaces import OWN_NAMESPACES
 from opwright.checks.context import Context
 from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import Layout, layout_of, same_layout
@@ -24,13 +25,6 @@ from opwright.results import NotChecked
 from opwright.runtime.register import registration
 
 __all__ = ["fakes_of_called"]
-
-# Torch's own operators, and those that opwright makes of native kernels, which have no fake.
-_NOT_USERS = frozenset({
-    "aten", "prim", "prims", "rngprims", "debugprims", "quantized", "mkldnn", "onednn", "mkl", "xnnpack", "fbgemm",
-    "c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor", "inductor",
-    "profiler", "opwright_kernels",
-})  # fmt: skip
 
 
 class _Recording(DispatchMode):  # type: ignore[misc]  # found at run time
@@ -58,6 +52,8 @@ def fakes_of_called(context: Context, run: Observation) -> Iterator[str | NotChe
         else:
             context.op.contract.reference(arguments)
     for operator, (passed, layouts) in recording.calls.items():
+        if operator.name() == context.op.adopted:
+            continue  # its own fake, which the check "metadata" compares
         who = f"{operator.name()}, which the {'kernel' if context.kernel in context.op.kernels else 'reference'} calls"
         try:
             with as_fakes(passed, data_dependent=True) as (args, kwargs):
@@ -75,7 +71,7 @@ def fakes_of_called(context: Context, run: Observation) -> Iterator[str | NotChe
 
 
 def _is_users(function: Any) -> bool:
-    if OVERLOAD is None or not isinstance(function, OVERLOAD) or function.namespace in _NOT_USERS:
+    if OVERLOAD is None or not isinstance(function, OVERLOAD) or function.namespace in OWN_NAMESPACES:
         return False
     return registration.find(function.name().partition(".")[0]) is None  # it has a check of its own
 

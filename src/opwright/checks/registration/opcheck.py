@@ -21,6 +21,7 @@ from opwright.checks.derivatives.derivative import Derivative, derivative_of, gr
 from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, to_cpu
+from opwright.checks.registration.adopted import has_gradient, why_not_an_operator, why_not_traced
 from opwright.checks.registration.called_operators import fakes_of_called
 from opwright.checks.registration.reference_faults import reference_fault, with_remedy
 from opwright.contract import derive
@@ -33,6 +34,7 @@ NAME = "opcheck"
 # It compares two runs, and takes NaN for different from NaN.
 _AOT = "test_aot_dispatch_dynamic"
 _TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", _AOT)
+_WITHOUT_FAKE = ("test_schema", "test_autograd_registration")
 _INSTEAD = 'The check "torch.compile" compares them'
 # Other values for floats: from 0 to 1, where logarithms and roots are defined, and from 1.
 _OTHER_VALUES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (torch.sigmoid, lambda t: 1 + t.abs())
@@ -40,6 +42,9 @@ _OTHER_VALUES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (torch.sigmo
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Check one contiguous case (with gradients, if any) and one strided."""
+    if why := why_not_an_operator(context):
+        yield NotChecked(NAME, why)
+        return
     chosen = typical_cases(context, 1) + typical_cases(context, 1, layouts=("sliced", "transposed"))
     for case in chosen:
         context.progress(NAME, str(case))
@@ -48,6 +53,9 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         derivative = _derivative(context, run)
         arguments, largest = _without_nan(context, run, derivative)
         tests = _tests_for(context, run.arguments)
+        if why := why_not_traced(context, run):
+            yield NotChecked(NAME, why)
+            tests = [test for test in tests if test in _WITHOUT_FAKE]
         if arguments is None and _AOT in tests:
             yield NotChecked(NAME, f"{_AOT}, for which results with NaN are different ({case})")
             tests.remove(_AOT)
@@ -88,7 +96,8 @@ def _derivative(context: Context, run: Observation) -> Derivative:
     if context.op.contract.signature.mutated or context.op.parts["autograd"].origin is Origin.MISSING:
         return Derivative(tuple(False for _ in tensors))
     wide = (t.dtype in (torch.float32, torch.float64) for t in tensors)
-    return Derivative(tuple(e and w for e, w in zip(found.exists, wide, strict=True)))
+    tracked = tuple(e and w for e, w in zip(found.exists, wide, strict=True))
+    return Derivative(tracked if has_gradient(context, run, tracked) else tuple(False for _ in tensors))
 
 
 def _without_nan(context: Context, run: Observation, derivative: Derivative) -> tuple[list[Any] | None, float]:

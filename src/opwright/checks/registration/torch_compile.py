@@ -18,6 +18,7 @@ from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
+from opwright.checks.registration.adopted import has_gradient, why_not_traced
 from opwright.checks.registration.reference_faults import reference_fault, with_remedy
 from opwright.contract import derive
 from opwright.contract.inputs.case import Case
@@ -35,6 +36,11 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     chosen = typical_cases(context, 2)
     if not chosen:
         yield NotChecked(NAME, "no case could be run")
+        return
+    run = context.observe(chosen[0])
+    assert isinstance(run, Observation)  # typical_cases returns only cases that ran
+    if context.op.has_fake and (why := why_not_traced(context, run)):
+        yield NotChecked(NAME, why)
         return
     backend = _BACKENDS[context.request.level]
     if context.is_simulated and context.op.backward_launches_triton:
@@ -77,8 +83,9 @@ def _run(context: Context, compiled: Any, case: Case, *, dynamic: bool) -> str |
     tracked = not contract.signature.mutated and not contract.random
 
     arguments = list(same_layout(run.arguments))
-    if tracked:
-        arguments = derivative_of(context, run).track(arguments)
+    derivative = derivative_of(context, run)
+    if tracked and has_gradient(context, run, derivative.exists):
+        arguments = derivative.track(arguments)
     with context.op.only(context.kernel):
         try:
             outputs = compiled(*arguments)
@@ -91,6 +98,8 @@ def _run(context: Context, compiled: Any, case: Case, *, dynamic: bool) -> str |
             needs = [t.requires_grad for t in tree.tensors(arguments)]
             if fault := reference_fault(context, run, needs, error, dynamic=dynamic):
                 return NotChecked(NAME, f"{fault} where torch traces it with {_SHAPES[dynamic]} shapes")
+            if not context.op.has_fake:  # torch.compile runs such a function in parts
+                return NotChecked(NAME, f"{context.op.adopted} is not one graph: {in_words(error).splitlines()[0]}")
             return in_words(error)[:1500]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from opwright.captured.replay import digest_of_calls
 from opwright.checks.case_range import CaseRange
 from opwright.checks.context import KERNEL
 from opwright.checks.exceptions import is_lost_gpu
@@ -73,7 +74,14 @@ class CheckItem:
     def key(self) -> str:
         task = self.task
         how = (task.kernel, task.target, task.fallback, str(task.refused))
-        return digest("check", digest_of_sources(task.op), repr(how), repr(self.settings), self.reproduce)
+        return digest(
+            "check",
+            digest_of_sources(task.op),
+            repr(how),
+            repr(self.settings),
+            self.reproduce,
+            digest_of_calls(self.settings.inputs),
+        )
 
     @property
     def needs(self) -> Needs:
@@ -218,6 +226,7 @@ def _attempt(
         environment=_environment(),
         timeout=settings.timeout,
         sandbox=settings.sandbox,
+        inputs=settings.inputs,
         **ranks_of(task, settings),
     )
     if path is not None:
@@ -335,9 +344,11 @@ def _how_to_reproduce(task: Task, settings: Settings) -> str:
     if target is None:
         where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={str(task.target)!r}"
         where += ", interpreter=True" if task.interpret else ""
+        where += f", inputs={settings.inputs!r}" if settings.inputs else ""
         return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
     level += f" --ranks {settings.ranks}" if settings.ranks else ""
+    level += f" --inputs {shlex.quote(settings.inputs)}" if settings.inputs else ""
     device = f" --device {task.target}" + (" --interpreter" if task.interpret else "")
     names = f"{shlex.quote(target)} --kernel {shlex.quote(task.kernel)}".replace("{", "{{").replace("}", "}}")
     return f"opwright check {names}{device}{level} --check '{{check}}' --case '{{case}}'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from opwright.checks.derivatives import gradients
+from opwright.checks.kernel_calls import without_gradient
 from opwright.checks.outputs import values
 from opwright.checks.ranks import ranks
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
@@ -54,6 +55,8 @@ def _nothing_compared(
     for reason in sorted(not_checked, key=lambda n: n.cases > 0):
         said.setdefault(reason.check, reason.why)
     has_own_gradient = operator.parts["autograd"].origin is Origin.CUSTOM
+    if operator.adopted and said.get(gradients.NAME, "").startswith(without_gradient(operator)):
+        has_own_gradient = False
     # On a machine without GPUs enough, no case was tried; that alone says nothing of the kernel.
     tried_on_ranks = any(n.check == ranks.NAME and n.cases for n in not_checked)
     for check in (values.NAME, *[gradients.NAME] * has_own_gradient, *[ranks.NAME] * tried_on_ranks):

@@ -46,6 +46,8 @@ class Settings:
     ranks: int = 0
     # Whether the processes of kernels are confined.
     sandbox: bool = False
+    # A file of recorded calls, if these are the only cases.
+    inputs: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors
 from opwright.internals.tensors import share_memory, version_of
 
-__all__ = ["make_contract"]
+__all__ = ["fake_arguments", "make_contract"]
 
 # The policies under torch.autocast (described in ``runtime/register/autocast.py``).
 AUTOCAST = ("lower", "float32", "promote")
@@ -167,8 +167,7 @@ def _compare_mutation(contract: Contract) -> None:
     where, signature = contract.qualname, contract.signature
     completed, outputs = False, None
     with fake_tensors(data_dependent=bool(signature.data_dependent)), RandomOperations() as drawn:
-        numbers = _fake_numbers(contract)
-        arguments = [_fake_argument(a, numbers) for a in signature.arguments]
+        arguments = fake_arguments(contract)
         versions = [_versions(a) for a in arguments]
         # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
         # version counters below show a mutation that came before it.
@@ -233,6 +232,12 @@ def _fake_numbers(contract: Contract) -> dict[str, int]:
     tried = itertools.islice(itertools.product(_FAKE_SIZES, repeat=len(free)), _MOST_FAKE)
     found = (usual | dict(zip(free, sizes, strict=True)) for sizes in tried)
     return next((numbers for numbers in found if broken(contract.where, numbers) is None), usual)
+
+
+def fake_arguments(contract: Contract) -> list[Any]:
+    """Arguments of one small call. In a block of fake tensors, they have no memory."""
+    numbers = _fake_numbers(contract)
+    return [_fake_argument(a, numbers) for a in contract.signature.arguments]
 
 
 def _fake_integers(signature: Signature) -> dict[str, int]:

@@ -98,6 +98,8 @@ def cases(
         ranks: the number of processes in each process group.
         far: include views whose rows lie far apart, in memory that is hardly used.
     """
+    if contract.own_inputs.recorded is not None:
+        return sample_cases(contract)
     combinations = dtypes_to_check(contract, allowed)
     if not combinations:
         return []

@@ -24,6 +24,7 @@ __all__ = [
     "arrange",
     "far_axis",
     "layouts_of",
+    "strided_like",
 ]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "padded", "permuted", "offset", "expanded", "repeated")
@@ -129,6 +130,20 @@ def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> t
                 far = torch.empty_strided(values.shape, strides, dtype=values.dtype, device=device)
             return far.copy_(values)
     return values.to(device, copy=True)
+
+
+def strided_like(values: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The same values with certain strides. Along an axis of stride 0, they are those of its first element; contiguous,
+    if elements would overlap otherwise."""
+    shape = [1 if stride == 0 else size for size, stride in zip(values.shape, strides, strict=True)]
+    once = values
+    for axis, size in enumerate(shape):
+        once = once.narrow(axis, 0, min(size, once.shape[axis]))
+    memory = torch.empty_strided(shape, tuple(strides), dtype=values.dtype)
+    try:
+        return memory.copy_(once).expand(values.shape)
+    except RuntimeError:  # more than one element refers to a place
+        return values.contiguous()
 
 
 def far_axis(layout: str, rank: int) -> int:

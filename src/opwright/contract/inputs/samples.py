@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from opwright.contract.shapes.dims import AnyDim, NamedDim, VariadicDim, size_na
 from opwright.contract.signature import Argument
 from opwright.errors import ArgumentError, CheckError
 
-__all__ = ["sample_arguments", "sample_cases"]
+__all__ = ["case_of", "sample_arguments", "sample_cases"]
 
 
 def sample_arguments(contract: Contract, number: int) -> tuple[Any, ...]:
@@ -47,11 +48,15 @@ def sample_arguments(contract: Contract, number: int) -> tuple[Any, ...]:
 def sample_cases(contract: Contract) -> list[Case]:
     """A case for each sample, with the sizes and dtypes that it has."""
     count = len(contract.own_inputs.draw(contract.qualname))
-    return [_case(contract, number) for number in range(count)]
+    return [case_of(contract, sample_arguments(contract, number), number) for number in range(count)]
 
 
-def _case(contract: Contract, number: int) -> Case:
-    arguments = sample_arguments(contract, number)
+def case_of(contract: Contract, arguments: Sequence[Any], sample: int | None) -> Case:
+    """A case with the sizes and dtypes of some arguments.
+
+    Raises:
+        ArgumentError: they contradict the contract.
+    """
     binding = bind(contract, arguments)
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
     sizes: dict[str, Size] = {}
@@ -65,7 +70,7 @@ def _case(contract: Contract, number: int) -> Case:
     dtypes = tuple((name, binding.dtypes[name]) for name in classes)
     if not dtypes:
         dtypes = tuple((tensors[0].dtype_class, t.dtype) for t in tree.tensors(list(arguments))[:1])
-    return Case(tuple(sizes.items()), dtypes, sample=number)
+    return Case(tuple(sizes.items()), dtypes, sample=sample)
 
 
 def _size_of_any(argument: Argument, axis: int, value: Any, known: dict[str, Size]) -> dict[str, Size]:

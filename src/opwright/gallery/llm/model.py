@@ -53,7 +53,7 @@ def unpatch(model):
         if module.__dict__.pop("runs_on_opwright", False):
             del module.forward
     if model.__dict__.get("_loss_function") is causal_loss:
-        del model._loss_function
+        del model.__dict__["_loss_function"]
     return model
 
 

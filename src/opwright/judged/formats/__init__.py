@@ -1,12 +1,16 @@
-"""The table of the formats: one file each, one line each. The first that recognises a path reads it."""
+"""The table of the formats: one file each, one line each. The first that recognises a path reads it.
+
+Other packages may add some, which are asked after opwright's own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from opwright.entry_points import Extensible
 from opwright.errors import TargetError
 from opwright.judged.formats import (
     backend_bench,
@@ -53,7 +57,17 @@ _MODULES = (
     sol_execbench,
     flashinfer_bench,
 )
-FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
+_OWN: dict[str, Format] = {module.NAME: module for module in _MODULES}  # type: ignore[misc]
+
+
+def _read(name: str, format: Any) -> tuple[str, Format]:
+    missing = [each for each in ("NAME", "TAKES", "recognises", "tasks") if not hasattr(format, each)]
+    if missing:
+        raise TypeError(f"it must have NAME, TAKES, recognises and tasks, got none of {', '.join(missing)}")
+    return format.NAME, format
+
+
+FORMATS = Extensible(_OWN, "opwright.formats", _read)
 
 
 def read_tasks(

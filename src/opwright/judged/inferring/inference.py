@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from opwright.judged.inferring.value_ranges import Range, float_ranges, integer_
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 
-__all__ = ["infer"]
+__all__ = ["infer", "infer_from_run"]
 
 _TRIALS = 40
 # Of the accepted values, so many are drawn with, if they have no more elements.
@@ -56,6 +56,23 @@ def infer(task: Task) -> Inferred:
     drawn = _drawn_by_the_task(task, source, own)
     if not found.names and not drawn:
         found, places = _varied_axes(reference, own), {}
+    return _stated(reference, own, found, places, drawn, tuple(_fixed(source, own, found, places)))
+
+
+def infer_from_run(reference: Reference, own: Run) -> Inferred:
+    """Infer a contract from one run: the sizes of its arguments that the reference also takes otherwise."""
+    fixed = tuple(f"the argument {value!r}: no other was given" for value in own.scalars.values())
+    return _stated(reference, own, _varied_axes(reference, own), {}, set(), fixed)
+
+
+def _stated(
+    reference: Reference,
+    own: Run,
+    found: _Varied,
+    places: Mapping[str, Axis],
+    drawn: Collection[int],
+    fixed: tuple[str, ...],
+) -> Inferred:
     count, dims = len(own.tensors), found.dims
     ranges = _ranges(reference, own, found, is_by_constant=bool(places))
     made = _made_by_the_constructor(reference, own, found, is_by_constant=bool(places))
@@ -77,7 +94,7 @@ def infer(task: Task) -> Inferred:
         constants=places,
         own={name: found.values[name] for name in found.names},
         where=(*(f"{name} >= 1" for name in found.names), *found.where),
-        fixed=tuple(_fixed(source, own, found, places)),
+        fixed=fixed,
         is_random=bool(own.draws),
         returns_tuple=own.returns_tuple,
         scalars=own.scalars,

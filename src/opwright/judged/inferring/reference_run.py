@@ -99,7 +99,7 @@ class Reference:
         else:
             returned = function(*inputs)
         updated = tuple(name for name, t in state.items() if version_of(t) != versions[name])
-        called = function.forward if self._task.constructor else function
+        called = function.forward if isinstance(function, torch.nn.Module) else function
         outputs, returns_tuple = tuple(tree.tensors(returned)), not isinstance(returned, torch.Tensor)
         return Run(tuple(inputs), state, outputs, updated, drawn.first, returns_tuple, called)
 

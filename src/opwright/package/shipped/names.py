@@ -21,8 +21,8 @@ __all__ = [
 
 # The other public names: of tools, and of what tools return.
 NOT_SHIPPED = frozenset({
-    "CompiledNumpy", "CudaModule", "Events", "Kernel", "TensorMap", "assert_checked", "bench", "check", "compile_numpy",
-    "explain", "judge", "mutate", "results", "selftest", "tensor_map", "testing", "tune",
+    "CompiledNumpy", "CudaModule", "Events", "Kernel", "TensorMap", "adopt", "assert_checked", "bench", "capture",
+    "check", "compile_numpy", "explain", "judge", "mutate", "results", "selftest", "tensor_map", "testing", "tune",
 })  # fmt: skip
 
 

@@ -16,10 +16,12 @@ from typing import Any
 from opwright.workers.daemon.address import MESSAGE_BYTES, all_folders, connect, folder_of, parts, process_of
 from opwright.workers.forking import ForkedProcess
 
-__all__ = ["COMMANDS", "Origin", "about", "forked_server", "origin", "run_command", "stop"]
+__all__ = ["COMMANDS", "Origin", "about", "forked_server", "is_forked", "origin", "run_command", "stop"]
 
 # The commands that a daemon runs: those whose own time is not what they measure.
 COMMANDS = frozenset({"check", "selftest"})
+# A pass of ``watch`` does not end, if it is not one pass only; it starts a process of its own to measure times.
+_ONE_PASS = ("watch", "--once")
 # Seconds for an answer to a request. A daemon that was stopped by a signal gives none.
 _PATIENCE = 5.0
 _LOOK_AFTER_DAEMON = 2.0
@@ -35,6 +37,13 @@ class Origin:
 
 # Where this process comes from, if it was forked from a daemon, which sets it.
 origin: Origin | None = None
+
+
+def is_forked(arguments: Sequence[str]) -> bool:
+    """Whether a daemon runs the command of these arguments of opwright."""
+    command, option = _ONE_PASS
+    first = next(iter(arguments), "")
+    return first in COMMANDS or (first == command and option in arguments)
 
 
 def run_command(arguments: Sequence[str]) -> int | None:

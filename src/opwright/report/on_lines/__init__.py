@@ -1,0 +1,1 @@
+"""Findings on the lines that they are about: SARIF, and annotations of GitHub."""

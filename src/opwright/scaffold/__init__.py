@@ -1,0 +1,1 @@
+"""``opwright new``: a package with one operator, its kernels, tests and workflow."""

@@ -1,0 +1,1 @@
+"""``opwright watch``: after each save, what changed is checked and timed."""

@@ -1,0 +1,3 @@
+"""A package whose entry points name what is missing, or something else."""
+
+NUMBER = 3
