@@ -127,6 +127,8 @@ TOOLS = {
     "4": ("compiler",),
     "5": ("compiler",),
     "6": ("triton", "compiler"),
+    "7": ("triton",),
+    "8": ("compiler",),
 }
 
 
@@ -149,7 +151,7 @@ def test_tutorials_run(tutorial, tmp_path):
 def test_tutorials_say_what_the_reader_can_do_and_needs_and_link_three_pages(tutorial):
     text = re.sub(r"(?m)^# ?", "", tutorial.read_text())
     assert "\n\nAfter this tutorial you can " in text
-    (extras,) = re.findall(r"``pip install -e '\.\[([\w,]+)\]'``", text)
+    (extras,) = re.findall(r"``pip install -e (?:\.|'\.\[([\w,]+)\]')``", text)
     extras_of = {"triton": "triton", "mojo": "mojo", "max": "max"}  # by the marks of their tests
     assert {extras_of[tool] for tool in TOOLS[tutorial.stem[0]] if tool in extras_of} <= set(extras.split(","))
     assert ("matplotlib" in text) == ("report" in extras)

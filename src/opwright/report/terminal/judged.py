@@ -95,7 +95,10 @@ def _times(row: Judged) -> Text:
 def _counts(report: JudgeReport) -> str:
     counts = Counter(row.status for row in report.rows)
     parts = [f"{counts[s]} {s.word}" for s in Status if counts[s]]
-    total = f"{len(report.rows)} candidates in {report.seconds:.0f} s: {', '.join(parts) or 'nothing was judged'}"
+    count = len(report.rows)
+    total = (
+        f"{count} candidate{'s' * (count != 1)} in {report.seconds:.0f} s: {', '.join(parts) or 'nothing was judged'}"
+    )
     if report.disagreements:
         total += f"\n{len(report.disagreements)} that {report.rows[0].format} calls correct fail here"
     if any(row.times is not None and not row.times.why_none for row in report.rows):
