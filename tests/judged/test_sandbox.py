@@ -39,6 +39,10 @@ def writes_by_a_program(x):
     subprocess.run(["sh", "-c", f"echo text > {OUTSIDE}/written"], check=True)
     return 2 * x
 
+def writes_a_device(x):
+    (Path("/dev") / "written").write_text("text")
+    return 2 * x
+
 def connects(x):
     socket.create_connection(("127.0.0.1", PORT), 1).close()
     return 2 * x
@@ -48,7 +52,7 @@ def ends_its_parent(x):
     return 2 * x
 """
 RIGHT = """
-import socket, subprocess, tempfile
+import socket, subprocess, tempfile, torch
 from pathlib import Path
 OUTSIDE = Path(__file__).parent
 
@@ -59,6 +63,8 @@ def uses_temporary_files(x):
         file.rename(Path(folder, "b"))
         assert (OUTSIDE / "kept").read_text() == "text"
         subprocess.run(["sh", "-c", "echo > /dev/null"], check=True)
+        shared = torch.ones(4).share_memory_()
+        assert shared.is_shared()
     return 2 * x
 
 def talks_to_itself(x):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import glob
 import os
 import struct
 import subprocess
@@ -29,6 +30,7 @@ _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2), which Landlock wants
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of unshare(2)
 # Rights to write, by the version that has them first: files, folders and nodes; moves to another folder; shorter files.
 _WRITES = {1: 0b1_1111_1111_0010, 2: 1 << 13, 3: 1 << 14}
+_OF_FILES = 1 << 1 | 1 << 14  # a file that is no folder can be written, and made shorter
 _WITH_TCP, _TCP = 4, 0b11  # bind and connect
 _WITH_SCOPES, _SCOPES = 6, 0b11  # abstract sockets and signals of other processes
 
@@ -66,7 +68,8 @@ def confine(writable: Iterable[str | Path]) -> None:
     """Confine this process and its future children, for good.
 
     Args:
-        writable: folders below which they may write; those that do not exist are left out.
+        writable: folders below which they may write, besides a process's own files and devices that programs need;
+            those that do not exist are left out.
 
     Raises:
         CheckError: the system refuses it.
@@ -75,9 +78,10 @@ def confine(writable: Iterable[str | Path]) -> None:
     try:
         _leave_the_network()
         ruleset = _ruleset(version)
-        for folder in dict.fromkeys(map(os.path.realpath, writable)):
-            if os.path.isdir(folder):
-                _allow(ruleset, folder, _writes_of(version))
+        for path in dict.fromkeys(map(os.path.realpath, (*writable, *_needed()))):
+            if os.path.exists(path):
+                rights = _writes_of(version)
+                _allow(ruleset, path, rights if os.path.isdir(path) else rights & _OF_FILES)
         if _c().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         _call(_RESTRICT_SELF, ruleset, 0)
@@ -86,6 +90,13 @@ def confine(writable: Iterable[str | Path]) -> None:
         raise CheckError(
             f"the sandbox must be entered before a candidate runs, got {error}", fix="pass --sandbox off"
         ) from error
+
+
+def _needed() -> list[str]:
+    """What every program may write: its own entry in /proc, shared memory, and devices. GPUs are among these, and disks
+    are not, which root might write."""
+    devices = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "shm")]
+    return ["/proc/self", *devices, *glob.glob("/dev/nvidia*")]
 
 
 def _writes_of(version: int) -> int:
@@ -100,8 +111,8 @@ def _ruleset(version: int) -> int:
     return _call(_CREATE_RULESET, packed, len(packed), 0)
 
 
-def _allow(ruleset: int, folder: str, rights: int) -> None:
-    descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
     finally:

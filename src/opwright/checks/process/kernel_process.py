@@ -83,7 +83,7 @@ def _loaded(job: Job, caches: Sequence[str]) -> Op | str:
     """The operator, in a sandbox if that is asked for; or why there is none."""
     try:
         if job.sandbox:
-            confine([job.temporary, *caches, "/dev", "/proc/self"])  # /dev has the GPUs, and shared memory
+            confine([job.temporary, *caches])
     except CheckError as error:
         return str(error)
     return load_operator(job, job.target.device)
