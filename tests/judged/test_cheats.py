@@ -307,3 +307,33 @@ def test_a_cuda_kernel_whose_results_are_kept_is_named_and_the_kernel_alone_pass
     assert found["computes"].status is Status.PASS, str(found["computes"].verdict)
     assert found["keeps"].by_rule != "wrong"
     assert "it keeps results: for equal values at other addresses" in found["keeps"].worst.message  # type: ignore[union-attr]
+
+
+NO_KERNEL = """
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+"""
+IN_NUMPY = """
+import numpy as np
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def forward(self, x):
+        powers = np.exp(x.numpy() - x.numpy().max(1, keepdims=True))
+        return torch.from_numpy(powers / powers.sum(1, keepdims=True))
+"""
+
+
+@pytest.mark.slow  # whole checks
+def test_a_candidate_without_a_kernel_is_named_where_the_format_asks_for_one(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(SOFTMAX)
+    (tmp_path / "none.py").write_text(NO_KERNEL)
+    (tmp_path / "own.py").write_text(IN_NUMPY)
+    report = judge(*(tmp_path / f"{name}.py" for name in ("problem", "none", "own")), checks=["values", "own work"])
+    found = {Path(row.candidate).stem: row for row in report.rows}
+    assert found["own"].status is Status.PASS, str(found["own"].verdict)
+    assert found["none"].status is Status.WARNING
+    assert "torch computes it within the kernel: aten::_softmax" in found["none"].worst.message  # type: ignore[union-attr]

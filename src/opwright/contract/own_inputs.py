@@ -38,6 +38,7 @@ class OwnInputs:
             inferred may have more sizes than its kernels were written for.
         contiguous: whether tensors have no other layout.
         reference_code: where a published task has the reference: a file, and a function in it, or "" for the whole.
+        expects_kernel: whether a kernel in any language must not leave all of the work to torch's functions.
     """
 
     samples: Samples | None = None
@@ -47,6 +48,7 @@ class OwnInputs:
     may_refuse: bool = False
     contiguous: bool = False
     reference_code: tuple[tuple[str, str], ...] = ()
+    expects_kernel: bool = False
 
     def draw(self, qualname: str) -> list[Any]:
         """The arguments of every sample, on the CPU; the same ones each time.

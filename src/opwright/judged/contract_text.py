@@ -57,6 +57,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         *(_samples(task, inferred) if task.inputs else []),
         f"{task.name}.contract.own_inputs.may_refuse = True",
         f"{task.name}.contract.own_inputs.contiguous = True",
+        *([f"{task.name}.contract.own_inputs.expects_kernel = True"] if task.expects_kernel else []),
         f"{task.name}.contract.own_inputs.reference_code = {task.reference_code!r}",
         *([f"{task.name}.contract.own_inputs.rule = {task.rule!r}", ""] if task.rule else []),
         *(_attached(task, candidate) for candidate in task.candidates),

@@ -54,6 +54,7 @@ class Task:
         cases: other values for the constants of the file, as the task states them.
         stated: the contract, if the task states one; else it is inferred.
         origin: the user's file, if ``file`` was made of it.
+        expects_kernel: whether a candidate that leaves all of the work to torch's functions is no answer to the task.
         more_reference: further files that have the reference, each with the function in it, or "" for the whole.
         namespace: that of the operator; each call of ``judge`` in a process has another one.
     """
@@ -71,6 +72,7 @@ class Task:
     cases: tuple[Mapping[str, int], ...] = ()
     stated: Inferred | None = None
     origin: Path | None = None
+    expects_kernel: bool = False
     more_reference: tuple[tuple[Path, str], ...] = ()
     namespace: str = "judged"
 

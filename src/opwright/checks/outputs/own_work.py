@@ -50,9 +50,10 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         context.op.contract.function.__code__,
         lambda: _watch(seen, lambda: context.run_kernel(same_layout(list(run.arguments)))),
     )
+    must_compute = context.hooks.computes_itself or context.op.contract.own_inputs.expects_kernel
     found = [
         "it calls the reference" if calls_reference else "",
-        _torchs_work(context, run, seen) if context.hooks.computes_itself else "",
+        _torchs_work(context, run, seen) if must_compute else "",
         _work_on_cpu(seen) if context.device == "cuda" else "",
     ]
     for what in filter(None, found):
@@ -86,6 +87,11 @@ class _Recording(DispatchMode):  # type: ignore[misc]  # found at run time
         self._seen = seen
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Without autograd, a mode gets ``softmax``; with it, the ``_softmax`` that this consists of.
+        with self:
+            returned = function.decompose(*args, **(kwargs or {}))
+        if returned is not NotImplemented:
+            return returned
         name = function.overloadpacket.__name__
         tensors = tree.tensors([list(args), list((kwargs or {}).values())])
         if function.namespace == "aten" and tensors and name not in MOVES and not function.is_view:

@@ -89,7 +89,7 @@ def _task(folder: Path, files: Sequence[Path], scratch: Path, name: str) -> Task
     return Task(
         name, NAME, reference, _REFERENCE, tuple(_candidate(file, stated, into, names) for file in files),
         constructor="get_init_inputs", rule=Rule(NAME, *_tolerance(stated.get("tolerance"))),
-        cases=tuple(_shapes(folder)),
+        cases=tuple(_shapes(folder)), expects_kernel=True,
     )  # fmt: skip
 
 
