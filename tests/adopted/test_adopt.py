@@ -14,6 +14,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.errors import ContractError
 from opwright.results import Origin, Status
+from opwright.runtime.inspect.show import show_kernel
 from tests.adopted import operators as made
 
 CHECKS = ["values", "metadata", "inputs unchanged", "gradients", "opcheck", "torch.compile"]
@@ -66,6 +67,20 @@ def test_nothing_is_registered_and_calls_run_what_exists():
     assert str(op.explain(x, 2.0)).startswith("adopted_tests::scale would run 'adopted'")
     assert op.parts["fake"].how == "adopted_tests::scale's own"
     assert op.parts["vmap"].origin is Origin.MISSING
+
+
+def test_its_version_is_that_of_the_code_behind_it():
+    def adopt(function):
+        return ow.adopt(function, reference=lambda x: x + x, inputs=[torch.randn(4)], name="adopted_tests::versions")
+
+    one, other = adopt(lambda x: x * 2.0), adopt(lambda x: x * 3.0)
+    assert one.fingerprint == adopt(lambda x: x * 2.0).fingerprint != other.fingerprint
+    assert made.right_function.fingerprint != made.wrong_function.fingerprint
+
+
+def test_the_source_that_is_shown_is_its_own():
+    (shown,) = show_kernel(made.right_custom_op.kernels["adopted"], "source", "sm_90")
+    assert "return body(x, a)" in shown.text
 
 
 def test_one_without_a_fake_and_a_gradient_is_not_accused():

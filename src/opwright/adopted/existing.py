@@ -7,11 +7,13 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from opwright.adopted.schemas import SchemaFacts, schema_facts
+from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ContractError
 from opwright.internals.registration import OVERLOAD
 
@@ -32,6 +34,7 @@ class Existing:
         call: takes the arguments of the contract.
         function: the Python function behind it, if there is one: in it, kernels are found.
         schema: what an operator's schema states; None if it is no operator.
+        behind: the functions and classes that it consists of, as far as Python shows them.
     """
 
     name: str
@@ -40,6 +43,12 @@ class Existing:
     call: Callable[..., Any]
     function: Callable[..., Any] | None = None
     schema: SchemaFacts | None = None
+    behind: tuple[Any, ...] = ()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when the code behind it changes."""
+        return digest(self.name, self.kind, fingerprint(self.behind))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -51,7 +60,7 @@ class Existing:
     def __reduce__(self) -> tuple[Any, ...]:
         """An operator by its name: the modules that register it are imported first."""
         if not self.is_operator:
-            return Existing, (self.name, self.qualname, self.kind, self.call, self.function)
+            return Existing, (self.name, self.qualname, self.kind, self.call, self.function, None, self.behind)
         module = getattr(self.function, "__module__", None)
         return _operator_again, (self.name, module)
 
@@ -89,11 +98,12 @@ def existing_of(existing: Any, state: Sequence[str] = ()) -> Existing:
         return _of_autograd_function(existing)
     if isinstance(existing, torch.nn.Module):
         name = type(existing).__name__
-        return Existing(name, _own_name(name), MODULE, _module_caller(existing, tuple(state)), None)
+        call = _module_caller(existing, tuple(state))
+        return Existing(name, _own_name(name), MODULE, call, behind=(type(existing),))
     if callable(existing) and not inspect.isclass(existing):
         name = getattr(existing, "__name__", type(existing).__name__)
         function = existing if inspect.isfunction(existing) else None
-        return Existing(name, _own_name(name), FUNCTION, existing, function)
+        return Existing(name, _own_name(name), FUNCTION, existing, function, behind=(existing,))
     raise ContractError(
         "ow.adopt must be given an operator of torch.ops, a custom_op, an autograd.Function, an nn.Module or a "
         f"function, got {existing!r}",
@@ -119,17 +129,18 @@ def _of_custom_op(definition: Any) -> Existing:
     """Of ``torch.library.custom_op`` or ``triton_op``. The first function among its attributes is the decorated one, or
     torch's own around it."""
     namespace, _, name = repr(definition).partition("(")[2].rstrip(")>").partition("::")
-    function = next((value for value in vars(definition).values() if inspect.isfunction(value)), None)
+    functions = tuple(value for value in vars(definition).values() if inspect.isfunction(value))
+    function = next(iter(functions), None)
     while function is not None and function.__module__.startswith("torch."):
         held = (cell.cell_contents for cell in function.__closure__ or ())
         function = next((value for value in held if inspect.isfunction(value)), None)
-    return _of_overload(getattr(getattr(torch.ops, namespace), name).default, function)
+    return _of_overload(getattr(getattr(torch.ops, namespace), name).default, function, functions)
 
 
-def _of_overload(overload: Any, function: Callable[..., Any] | None) -> Existing:
+def _of_overload(overload: Any, function: Callable[..., Any] | None, behind: tuple[Any, ...] = ()) -> Existing:
     name = overload.name()
     qualname = name.replace(".", "_")
-    return Existing(name, qualname, OPERATOR, overload, function, schema_facts(overload))
+    return Existing(name, qualname, OPERATOR, overload, function, schema_facts(overload), behind)
 
 
 def _of_autograd_function(function: type[torch.autograd.Function]) -> Existing:
@@ -138,7 +149,8 @@ def _of_autograd_function(function: type[torch.autograd.Function]) -> Existing:
 
     name = function.__name__
     forward = function.forward
-    return Existing(name, _own_name(name), AUTOGRAD_FUNCTION, apply, forward if inspect.isfunction(forward) else None)
+    found = forward if inspect.isfunction(forward) else None
+    return Existing(name, _own_name(name), AUTOGRAD_FUNCTION, apply, found, behind=(function,))
 
 
 def _module_caller(module: torch.nn.Module, state: tuple[str, ...]) -> Callable[..., Any]:

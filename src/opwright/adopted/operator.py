@@ -78,4 +78,6 @@ def kernel_source(existing: Existing, language: str) -> Callable[..., Any]:
     def adopted(*args: Any, **kwargs: Any) -> Any:
         return existing(*args, **kwargs)
 
+    if existing.is_operator and existing.function is not None:
+        adopted.__wrapped__ = existing.function  # type: ignore[attr-defined]  # its source, and its parameters
     return adopted
