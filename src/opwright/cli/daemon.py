@@ -37,7 +37,7 @@ def daemon(
     ],
     minutes: Annotated[float, typer.Option(help="With start: end after this many minutes without a command.")] = 60.0,
 ) -> None:
-    """Keep a process with torch imported, from which `check` and `selftest` start seconds sooner.
+    """Keep a process with torch imported, from which `check`, `selftest` and `watch` start seconds sooner.
 
     It is for this environment only: after a change of a variable, a package or opwright's sources, commands start as
     they do without it.
@@ -64,7 +64,7 @@ def _start(minutes: float) -> int:
         address.make(folder, {"minutes": minutes, "parts": parts})
         pid = _spawn(folder)
     found = client.about(folder)
-    commands = " and ".join(sorted(client.COMMANDS))
+    commands = f"{', '.join(sorted(client.COMMANDS))} and the passes of watch"
     print(
         f"ready after {found.get('seconds', 0.0):.1f} s: process {pid}. The commands {commands} start from it in this "
         f"environment; it ends after {minutes:g} minutes without one"
