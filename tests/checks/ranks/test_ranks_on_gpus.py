@@ -27,7 +27,7 @@ def test_every_planted_kernel(row):
         if can_compare_collectives
         else {ow.results.Status.FAIL, ow.results.Status.INCONCLUSIVE}
     )
-    assert verdict.status in (wrong if row.expected else {ow.results.Status.PASS}), verdict
+    assert verdict.status in (wrong if row.expected else {ow.results.Status.PASS}), (verdict, verdict.findings)
 
 
 @pytest.mark.parametrize("operator", [outer_sum, conv1d], ids=lambda op: op.contract.name)
