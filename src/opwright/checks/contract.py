@@ -18,7 +18,7 @@ from opwright.checks.context import Context
 from opwright.checks.hints.undefined import common_cause, is_undefined, undefined_share
 from opwright.checks.observation import SkippedCase
 from opwright.contract.dtypes import element_bytes, short
-from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.case import MASKED, Case
 from opwright.contract.inputs.draw import draw
 from opwright.contract.inputs.sizes import elements
 from opwright.contract.signature import Argument
@@ -53,7 +53,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         several += _computations(context, _of_each_kind(context))
     larger = itertools.islice((c for c in _by_size(context, first)[::-1] if c not in chosen), _FURTHER)
     # An argument may matter only where another one is absent, or an option has a certain value, or values are hard.
-    finite = (case for case in _of_each_kind(context) if case.values not in ("inf", "nan"))  # 0 · ∞ does not count
+    # 0 · ∞ does not count.
+    finite = (case for case in _of_each_kind(context) if case.values not in ("inf", MASKED, "nan"))
     further = itertools.chain(larger, _of_each_branch(context), finite)
     warned = False
     for found in itertools.chain(_undefined(context, first), _all(context, several, _computations(context, further))):

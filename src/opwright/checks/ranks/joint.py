@@ -128,6 +128,10 @@ class OfRank:
     def exact(self) -> tuple[torch.Tensor, ...]:
         return self.joint.exact[self._first : self._first + self.joint.counts[self.rank]]
 
+    @property
+    def defines_infinities(self) -> bool:
+        return self.joint.defines_infinities
+
     def wrong(self, i: int, got: torch.Tensor, sizes: ErrorSizes | None = None) -> torch.Tensor:
         return self.joint.wrong(self._first + i, got, sizes)
 
