@@ -34,7 +34,7 @@ from opwright.gallery.lltm.train import Adder, adding_problem
 from opwright.gallery.outer_sum import outer_sum
 from opwright.gallery.trig import cos, sin
 from opwright.machine import this_machine
-from opwright.planted import communication
+from opwright.planted.kernels import communication
 
 _OPERATORS = (add, sin, cos, outer_sum, conv1d, lltm)
 _STEPS, _BATCH, _STATE, _LENGTH = 60, 128, 64, 12

@@ -14,6 +14,7 @@ import pytest
 
 import opwright
 from opwright.languages import LANGUAGES
+from tests import REPOSITORY
 
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
@@ -302,3 +303,10 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(opwright, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         opwright.nonsense  # noqa: B018
+
+
+def test_folders_and_files_are_small():
+    folders = [folder for folder in (REPOSITORY / "src").rglob("*") if folder.is_dir()]
+    crowded = [f.name for f in folders if len([*f.glob("*.py")]) - (f / "__init__.py").exists() > 15]
+    long = [file.name for file in (REPOSITORY / "src").rglob("*.py") if len(file.read_text().splitlines()) > 400]
+    assert (crowded, long) == ([], [])

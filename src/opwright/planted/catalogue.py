@@ -80,5 +80,5 @@ def rows(files: Sequence[str] = FILES) -> list[Row]:
     """The rows of some files; those of languages that are not installed are left out."""
     found: list[Row] = []
     for name in files:
-        found += importlib.import_module(f"opwright.planted.{name}").ROWS
+        found += importlib.import_module(f"opwright.planted.kernels.{name}").ROWS
     return found

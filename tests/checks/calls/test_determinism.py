@@ -11,7 +11,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.errors import ContractError
-from opwright.planted.determinism import ROWS
+from opwright.planted.kernels.determinism import ROWS
 from opwright.results import Status
 from tests.sampled import quick
 

@@ -17,7 +17,7 @@ from opwright.checks.calls.repeated_calls import is_right
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.contract.inputs.cases import cases
-from opwright.planted.state import RIGHT, WARNINGS, WRONG, scale
+from opwright.planted.kernels.state import RIGHT, WARNINGS, WRONG, scale
 from opwright.results import Status
 from opwright.target import Target
 from tests.sampled import quick

@@ -17,7 +17,7 @@ from opwright.checks.context import Context
 from opwright.checks.memory import peak_memory
 from opwright.checks.memory.allocation import given_out, peak_of, without_collections
 from opwright.contract.inputs.cases import cases
-from opwright.planted.peak_memory import RIGHT, WRONG, product, running_sum, scale
+from opwright.planted.kernels.peak_memory import RIGHT, WRONG, product, running_sum, scale
 from opwright.results import Finding, NotChecked, PeakMemory, Status
 from opwright.results.json_form import from_json, to_json
 from opwright.target import Engine, Target

@@ -14,7 +14,7 @@ import opwright as ow
 from opwright.checks.ranks import world
 from opwright.gallery.conv1d import conv1d
 from opwright.gallery.outer_sum import outer_sum
-from opwright.planted import registrations
+from opwright.planted.kernels import registrations
 from opwright.runtime.register.replicated import has_no_placements
 
 _RULES = {row.defect.removeprefix("sharding: "): row for row in registrations.ROWS if "sharding" in row.defect}

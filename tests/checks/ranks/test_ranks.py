@@ -25,8 +25,8 @@ from opwright.checks.ranks.answers import RankAnswer
 from opwright.checks.ranks.context import what_failed
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
-from opwright.planted import communication
 from opwright.planted.catalogue import Row
+from opwright.planted.kernels import communication
 from tests import REPOSITORY
 from tests.sampled import quick, sampled
 

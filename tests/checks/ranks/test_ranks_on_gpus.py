@@ -9,7 +9,7 @@ import opwright as ow
 from opwright.gallery.conv1d import conv1d
 from opwright.gallery.outer_sum import outer_sum
 from opwright.internals.process_groups import can_compare_collectives
-from opwright.planted import communication
+from opwright.planted.kernels import communication
 
 pytestmark = [
     pytest.mark.gpu,
