@@ -37,6 +37,7 @@ from opwright.checks.process.messages import (
 )
 from opwright.checks.process.setup import enter, error_of_check, load_operator, prepare_torch, request_of
 from opwright.checks.process.timed_compilation import limit_compilations
+from opwright.checks.process.timed_extensions import report_builds
 from opwright.checks.request import CaseRecords, Reports
 from opwright.checks.settings import state
 from opwright.checks.table import CHECKS
@@ -75,6 +76,8 @@ def main(connection: socket.socket) -> None:
         if not isinstance(operator, str) and _is_built(link, operator, job):
             _start_device(job.target.device)
             _limit_compilations(link, job)
+            if operator.contract.own_inputs.may_refuse:  # its kernels are files that were not written for checks
+                report_builds(lambda seconds: _send(link, Compiled(seconds)))
             with operator.only(job.kernel), under_check():
                 _Server(link, operator, job).serve()
 
