@@ -307,6 +307,11 @@ def of_verdicts() -> Iterator[tuple[str, str]]:
     yield page, f"takes {times['daemon']['seconds']} s in place of {times['after']['seconds']}"
     seconds = [of["after"]["seconds"] for of in record("2026-11-28-cpu-op-times.json")["operators"].values()]
     yield page, f"takes {min(seconds)} to {max(seconds)} s on two cores"
+    rows = record("2026-11-29-h200-row-kernels.json")
+    seconds = [of["seconds"] for of in rows["operators"].values()]
+    yield page, f"takes {min(seconds)} to {max(seconds)} s with nothing compiled"
+    warm = rows["warm"]["rms_norm"]
+    yield page, f"it takes {warm['seconds']} s after that: {warm['check_s']} s are the check"
     rows = record("2026-11-27-cpu-opinfo-values.json")["rows"]
     yield page, f"Of {rows['functions'] + rows['without an operator']} functions on a CPU"
     rows = record("2026-11-28-h100-opinfo-values.json")["rows"]
