@@ -133,7 +133,8 @@ run("opwright check sine.py --level smoke", code=1)
 # Both kernels are wrong:
 #
 # - ``sine`` starts a program for each 1,024 elements. The configuration with ``BLOCK=256`` then leaves out elements.
-#   On your GPU another configuration may win, and your test passes. The check of *configurations* runs all three.
+#   On your GPU another configuration may win, and your test passes. The check of *configurations* runs all three; its
+#   finding is shown under *values*. A ``nan`` is memory that opwright has filled, and the kernel has not written.
 # - ``sine_backward`` loads ``x`` without a mask. The report names the line. Each check that runs the backward of
 #   ``sine`` reports it, too.
 #

@@ -171,9 +171,9 @@ write("lltm.py", operators + attach_cpp)
 run("opwright check lltm.py --check values", code=1)
 
 # %%
-# Most elements are right, and those near zero are wrong. There, ``exp(z)`` is nearly 1, and the subtraction leaves only
-# the rounding error. A test with ``torch.allclose`` does not see it, because the values are small. The mend is
-# ``expm1``, which computes the difference at once:
+# Values near zero are wrong, and the report shows a case of small values. There, ``exp(z)`` is nearly 1, and the
+# subtraction leaves only the rounding error. A test with ``torch.allclose`` does not see it, because the values are
+# small. The mend is ``expm1``, which computes the difference at once:
 
 write("lltm.cpp", first_cpp.replace("std::exp(z) - 1", "std::expm1(z)"))
 

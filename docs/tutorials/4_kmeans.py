@@ -276,7 +276,7 @@ write("nearest.cu", first_cuda)
 run("opwright check assign.py --check values --check 'special values'", code=1)
 
 # %%
-# The report shows two faults:
+# There are two faults. The report shows the second one for C++ only, because the CUDA kernel stops at its first:
 #
 # - The CUDA kernel writes past the end of ``out``, in the line that the report names. The last block has more threads
 #   than points, and nothing stops them.

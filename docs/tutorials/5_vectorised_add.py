@@ -213,7 +213,7 @@ run(
 
 # %%
 # The last column has the verdict and the ratio of the times. FASTER and SLOWER appear only if the difference exceeds
-# the noise. On a busy machine the verdict is UNCLEAR, and you repeat the measurement.
+# the noise. On a busy machine a verdict is often UNCLEAR, and any may be wrong: repeat the measurement.
 #
 # Next
 # ----

@@ -10,7 +10,7 @@ close to the reference's for a few random inputs of one shape. This page goes fu
 
 - opwright infers which other sizes the reference accepts, and tries these, too.
 - Each element has its own tolerance, which follows from the rounding of the reference's steps.
-- A finding names the line of the kernel, and the smallest input that shows it.
+- A finding has the smallest input that shows it, and for a wrong access the line of the kernel.
 
 It needs no GPU: Triton kernels run in a simulator. In a clone of the repository, ``pip install -e '.[triton]'``. Its
 files are in a temporary folder. Two functions stand for your editor and your terminal.
@@ -104,9 +104,9 @@ write("first.py", candidate)
 run("opwright judge softmax.py first.py --device cpu-sim", code=1)
 
 # %%
-# The column *rule* says what KernelBench's own rule gives: the candidate is correct for the task's inputs. It fails all
-# the same. The block has 1024 columns, so that longer rows are not computed. A second fault is in the same kernel:
-# ``exp`` overflows for large values. Other findings appear if you repair only the first one.
+# The column *kernelbench* says what KernelBench's own rule gives: the candidate is correct for the task's inputs. It
+# fails all the same: ``exp`` overflows for large values. ``--verbose`` shows a second fault: rows of more than 1024
+# columns are wrong, because the block has 1024.
 #
 # A right candidate
 # -----------------

@@ -72,7 +72,7 @@ def test_a_candidate_without_a_problem_is_said(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        (["missing.py"], "is a task of no format"),
+        (["missing.py"], "must be a file or a folder that exists, got .missing"),
         (["a.py:f", "b.py:g"], "must be a Python file and a function in it"),
     ],
 )

@@ -124,7 +124,8 @@ def test_warnings_and_thin_coverage_are_a_section_with_remedies():
     section = warnings_of(html.render([make_check(*every_status())]))
     order = [
         "◔ thin nothing wrong was found, but too little ran", "gallery::conv1d:tiled: 152 of 164 cases were skipped",
-        "State sizes that satisfy it", "! with warnings results are right", "2 of 6 kernels: the kernel cannot",
+        "State sizes that satisfy it", "! with warnings ordinary results are right",
+        "2 of 6 kernels: the kernel cannot",
         "Leave the synchronisation to the caller.", "n=1024 dtype=float32 layout=contiguous",
         "opwright check add.py:add --kernel vec4", "each call leaves 4,096 bytes",
     ]  # fmt: skip

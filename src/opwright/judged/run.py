@@ -96,6 +96,8 @@ def judge(
             except Interrupted as interrupted:
                 verdicts, partial = [*interrupted.report], interrupted.report.partial
         timed = times_of(requests, verdicts, options.get("device"), timeout) if times and not partial else {}
+    if write_contract is None:
+        verdicts = [_with_kept_contract(v, str(folder.resolve()), paths) for v in verdicts]
     by_kernel = {(v.op, v.kernel): v for v in verdicts}
     rows = [
         dataclasses.replace(
@@ -109,6 +111,16 @@ def judge(
     rows.sort(key=lambda row: order[row.status])
     machine = this_machine().to_json()
     return JudgeReport(machine, tuple(rows), tuple(unread), time.monotonic() - began, in_words, partial)
+
+
+def _with_kept_contract(verdict: Verdict, folder: str, paths: tuple[Any, ...]) -> Verdict:
+    """The commands that repeat findings, with a folder that is not gone when the user runs them."""
+    first = f"opwright judge {' '.join(map(str, paths))} --write-contract contracts && "
+    findings = tuple(
+        dataclasses.replace(f, reproduce=first + f.reproduce.replace(folder, "contracts")) if f.reproduce else f
+        for f in verdict.findings
+    )
+    return dataclasses.replace(verdict, findings=findings)
 
 
 def _sandbox(asked: str) -> tuple[bool, str]:

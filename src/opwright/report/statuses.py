@@ -38,7 +38,7 @@ _MEANINGS = {
         "⏳",
     ),
     Status.THIN: ("nothing wrong was found, but too little ran to say that it passed", "bold cyan", "🌘"),
-    Status.WARNING: ("results are right, but something else needs attention", "bold yellow", "⚠️"),
+    Status.WARNING: ("ordinary results are right, but something else needs attention", "bold yellow", "⚠️"),
     Status.PASS: ("every check passed", "bold green", "✅"),
     Status.REFUSED: ("this machine lacks something that the kernel needs", "dim", "➖"),
 }

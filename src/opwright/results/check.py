@@ -23,7 +23,7 @@ class Status(StrEnum):
     """The outcome of a finding or a verdict, the worst first.
 
     ``INCONCLUSIVE``: it did not end in time, or a check itself failed, so that neither is known. ``THIN``: nothing
-    wrong was found, but too little ran. ``WARNING``: results are right, and something else should be known.
+    wrong was found, but too little ran. ``WARNING``: ordinary results are right, and something else should be known.
     ``REFUSED``: it cannot run here.
     """
 

@@ -201,7 +201,7 @@ def test_failures_come_before_what_did_not_end_and_both_before_warnings():
 
 def test_a_warning_has_a_text_a_remedy_and_an_example():
     text = flat(shown(warned(kernel="a"), warned(kernel="b"), verdict()))
-    assert "! with warnings: results are right, but something else needs attention" in text
+    assert "! with warnings: ordinary results are right, but something else needs attention" in text
     assert (
         "2 of 3 kernels: the kernel cannot be captured in a CUDA graph: it calls cudaStreamSynchronize (streams)"
         in text

@@ -84,6 +84,8 @@ def read_tasks(
         )
     chosen = [FORMATS[format]] if format else [f for f in FORMATS.values() if f.recognises(paths)]
     if not chosen:
+        if absent := [path for path in paths if not Path(path).exists()]:
+            raise TargetError(f"a task must be a file or a folder that exists, got {absent[0]!r}", fix="name another")
         known = "; ".join(f"{name}: {f.TAKES}" for name, f in FORMATS.items())
         raise TargetError(f"{' '.join(paths)} is a task of no format", fix=f"pass one of these. {known}")
     return _sorted_out(chosen[0].tasks(paths, references, scratch))
