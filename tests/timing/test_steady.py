@@ -247,3 +247,10 @@ def test_why_no_graph_could_be_captured_is_a_note_of_the_measurement(monkeypatch
     assert _capture_notes(Session, candidate, "cold") == []
     timer.forget()
     assert timer.not_captured(candidate) == ""
+
+
+@pytest.mark.parametrize(("load", "said"), [(0.9, {}), (3.2, {"load before": "3.2 on 4 cores"})])
+def test_the_load_before_is_said_if_it_is_more_than_half_of_the_cores(monkeypatch, load, said):
+    monkeypatch.setattr(cores.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(cores.os, "getloadavg", lambda: (load, 9.0, 9.0), raising=False)
+    assert cores.load_before() == said

@@ -33,6 +33,7 @@ from opwright.timing.analysis.crossover import ranges
 from opwright.timing.calls import time_calls
 from opwright.timing.case import time_case
 from opwright.timing.hardware.clocks import ClockWatch
+from opwright.timing.hardware.cores import load_before
 from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.merge import merged
 from opwright.timing.remaining import TimeLeft
@@ -292,7 +293,7 @@ def _measure(request: Request) -> BenchReport:
 
 
 def _measure_cases(request: Request) -> BenchReport:
-    machine = this_machine()
+    machine, load = this_machine(), load_before()
     where = request.device or ("cuda" if machine.has_gpu else "cpu")
     if where == "cuda" and not machine.has_gpu:
         raise CheckError("the device must be one of this machine, got cuda without a CUDA GPU", fix="use --device cpu")
@@ -330,7 +331,7 @@ def _measure_cases(request: Request) -> BenchReport:
         () if roofline is None else roofline.limits,
         tuple(errors),
         tuple(crossovers),
-        {**flags.to_json(), **timer.settings()},
+        {**flags.to_json(), **timer.settings(), **load},
     )
     if interrupted:
         raise _Interrupted(report)

@@ -58,3 +58,12 @@ def test_a_time_that_tells_nothing_is_called_noisy_with_what_to_do():
     assert "10.0 noisy" in text
     assert "close other programs" in text
     assert "noisy" not in shown(100, make_measurement())
+
+
+def test_a_busy_machine_is_named_with_what_to_do():
+    stream = io.StringIO()
+    report = BenchReport({}, (make_measurement(),), settings={"load before": "4.4 on 2 cores"})
+    show_bench(make_console(file=stream, width=100, color_system=None), report)
+    text = " ".join(stream.getvalue().split())
+    assert "the machine was busy when this began (load 4.4 on 2 cores): verdicts may be wrong; repeat this" in text
+    assert "was busy" not in shown(100, make_measurement())

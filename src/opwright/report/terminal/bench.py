@@ -41,6 +41,8 @@ def show_bench(console: Console, report: BenchReport) -> None:
         console.print(f"[dim]the same for all: {escape(settings)}[/]", soft_wrap=True, highlight=False)
     if any(_spread(m) > _TELLING for m in report.measurements):
         print_indented(console, Text.assemble(("note ", "yellow"), _NOISY), 0)
+    if load := report.settings.get("load before"):
+        print_indented(console, Text.assemble(("note ", "yellow"), _BUSY.format(load)), 0)
     for note in dict.fromkeys(n for m in report.measurements for n in m.notes):
         console.print(f"[yellow]note[/] {escape(note)}", soft_wrap=True, highlight=False)
     for error in report.errors:
@@ -64,6 +66,7 @@ def _show_crossovers(console: Console, crossovers: Sequence[Crossover]) -> None:
 
 # A time whose interval is wider than half of it to each side tells nothing.
 _TELLING = 0.5
+_BUSY = "the machine was busy when this began (load {}): verdicts may be wrong; repeat this when it is not"
 _NOISY = "noisy: the repetitions differ by more than half of the time; close other programs, or time larger sizes"
 
 

@@ -8,9 +8,17 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["choose_cpus", "pinned"]
+__all__ = ["choose_cpus", "load_before", "pinned"]
 
 _CPUS = Path("/sys/devices/system/cpu")
+
+
+def load_before() -> dict[str, str]:
+    """How many programs wanted a core in the last minute, if that is more than half of the cores: verdicts may be wrong
+    then, because what runs on several threads waits for a core that something else has."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return {"load before": f"{load:.1f} on {cores} cores"} if load > cores / 2 else {}
 
 
 @contextlib.contextmanager
