@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import Annotated
 
 import pytest
 import torch
@@ -191,6 +192,13 @@ def test_a_reference_that_calls_the_operator_itself_is_refused():
 
     with pytest.raises(ContractError, match=r"the reference must not call aten::relu, got one that does"):
         ow.adopt(torch.ops.aten.relu.default, reference=relu)
+
+    def called_before_it_reads(self: Annotated[Float32[Tensor, "*n"], ow.values(0, 1)]) -> Float32[Tensor, "*n"]:
+        out = torch.relu(self)
+        return out if float(out.sum()) > 0 else out.clone()
+
+    with pytest.raises(ContractError, match=r"the reference must not call aten::relu, got one that does"):
+        ow.adopt(torch.ops.aten.relu.default, reference=called_before_it_reads)
 
 
 def test_a_reference_that_contradicts_the_schema_is_refused():

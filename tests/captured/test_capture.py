@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Annotated
 
 import pytest
 import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
 from typer.testing import CliRunner
 
 import opwright as ow
-from opwright.captured.calls_file import read_calls
+from opwright.captured.calls_file import _value, read_calls, record_of, tensor_of
 from opwright.cli import app
 from opwright.errors import CheckError
 from opwright.results import Status
@@ -54,8 +57,6 @@ def test_values_are_recorded_on_request(tmp_path):
     with ow.capture(path, made.gather, values=True):
         made.gather(TABLE, ROWS)
     (call,) = read_calls(path)
-    from opwright.captured.calls_file import tensor_of
-
     assert torch.equal(tensor_of(call.args[0]), TABLE)
     assert torch.equal(tensor_of(call.args[1]), ROWS)
 
@@ -150,3 +151,68 @@ def test_what_cannot_be_captured_is_refused(tmp_path):
         ow.capture(tmp_path / "calls.ow", made.silu),
     ):
         pass
+
+
+def test_a_dim_that_broadcasts_has_values_in_a_recorded_call(tmp_path, namespace):
+    """They were zeros, which show no error of a kernel that leaves the argument out."""
+
+    @ow.op(f"{namespace}::shift")
+    def shift(x: Float32[Tensor, "b n"], c: Float32[Tensor, "#b n"]) -> Float32[Tensor, "b n"]:
+        return x + c
+
+    shift.python(lambda x, c: x.clone(), name="leaves_c_out")
+    shift.python(lambda x, c: (x + c).contiguous(), name="right")
+    with ow.capture(tmp_path / "calls.ow", shift):
+        shift(torch.randn(4, 5), torch.randn(1, 5))
+    verdicts = ow.check(shift, checks=["values"], inputs=tmp_path / "calls.ow").verdicts
+    assert {v.kernel: v.status for v in verdicts} == {"leaves_c_out": Status.FAIL, "right": Status.PASS}
+
+
+def test_values_follow_the_recorded_numbers(tmp_path, namespace):
+    @ow.op(f"{namespace}::pick")
+    def pick(
+        x: Float32[Tensor, " n"], rows: Annotated[Int64[Tensor, " m"], ow.values(0, "k-1")], k: int = 2
+    ) -> Float32[Tensor, " m"]:
+        return x[rows]
+
+    pick.python(lambda x, rows, k: x[rows.clamp(max=3)], name="only_four")
+    pick.python(lambda x, rows, k: x.index_select(0, rows), name="right")
+    with ow.capture(tmp_path / "calls.ow", pick):
+        pick(torch.randn(90), torch.arange(50), 90)
+    verdicts = ow.check(pick, checks=["values"], inputs=tmp_path / "calls.ow").verdicts
+    assert {v.kernel: v.status for v in verdicts} == {"only_four": Status.FAIL, "right": Status.PASS}
+
+
+def test_a_device_is_one_again(tmp_path, namespace):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float32[Tensor, " n"], device: torch.device | None = None) -> Float32[Tensor, " n"]:
+        return 2 * x
+
+    twice.python(lambda x, device: x + x, name="right")
+    with ow.capture(tmp_path / "calls.ow", twice):
+        twice(torch.randn(3), torch.device("cpu"))
+    assert ow.check(twice, checks=["values"], inputs=tmp_path / "calls.ow").passed
+
+
+def test_values_that_cannot_be_drawn_have_to_be_recorded(tmp_path, namespace):
+    @ow.op(f"{namespace}::take")
+    def take(
+        x: Float32[Tensor, " n"], rows: Annotated[Int64[Tensor, " m"], ow.values(3, "n-1")]
+    ) -> Float32[Tensor, " m"]:
+        return x[rows]
+
+    take.python(lambda x, rows: x[rows].clone(), name="right")
+    with ow.capture(tmp_path / "calls.ow", take):
+        take(torch.randn(2), torch.tensor([1, 0]))
+    with pytest.raises(CheckError, match=r"values must be drawn for a recorded call, got[\s\S]*values=True"):
+        ow.check(take, checks=["values"], inputs=tmp_path / "calls.ow")
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_values_of_any_dtype_and_layout_are_recorded(dtype):
+    value = torch.tensor([[1.0, 0.0, 1.0]]).to(dtype).t()[:, :1]
+    again = tensor_of(_value(record_of(value, values=True)))
+    assert torch.equal(
+        again.view(torch.uint8) if dtype is torch.float8_e4m3fn else again,
+        value.contiguous().view(torch.uint8) if dtype is torch.float8_e4m3fn else value,
+    )

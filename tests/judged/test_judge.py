@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,20 @@ def test_pairs_of_functions(tmp_path: Path) -> None:
     assert statuses == {"ours_ours": Status.PASS, "ours_in_half": Status.FAIL, "ours_first_rows": Status.FAIL}
     text = (tmp_path / "contracts" / "judged_rms_norm.py").read_text()
     assert 'x: Float32[Tensor, "tokens width"], weight: Float32[Tensor, "width"]' in text
+
+
+@pytest.mark.slow  # two commands, of some seconds each
+def test_the_command_that_repeats_a_finding_works(tmp_path: Path) -> None:
+    (tmp_path / "ref.py").write_text(REFERENCE)
+    (tmp_path / "ours.py").write_text(RIGHT)
+    (row,) = judge(f"{tmp_path}/ref.py:rms_norm", f"{tmp_path}/ours.py:first_rows", checks=["values"]).rows
+    assert row.worst is not None
+    command = row.worst.reproduce.replace("opwright ", f"{sys.executable} -m opwright ")
+    first, _, second = command.partition(" && ")
+    assert subprocess.run(first, shell=True, cwd=tmp_path, capture_output=True).returncode == 1
+    done = subprocess.run(second, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert row.worst.message.splitlines()[0] in done.stdout
 
 
 @pytest.mark.slow  # a whole check

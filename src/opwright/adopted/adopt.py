@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
@@ -197,15 +198,13 @@ class _Calls(DispatchMode):  # type: ignore[misc]  # found at run time
 def _refuse_circle(existing: Existing, contract: Contract) -> None:
     """Refuse a reference that is computed by what it is to be compared with: any result would pass."""
     overload: Any = existing.call
-    if OVERLOAD is None or not isinstance(overload, OVERLOAD) or any(a.values for a in contract.signature.arguments):
+    if OVERLOAD is None or not isinstance(overload, OVERLOAD):
         return
     with fake_tensors(data_dependent=bool(contract.signature.data_dependent)):
         arguments = fake_arguments(contract)
-        with _Calls(overload) as calls:
-            try:
-                contract.traceable(arguments)
-            except Exception:  # it may read values; then nothing is known
-                return
+        # It may read values, or refuse these; what it has called until then is known.
+        with _Calls(overload) as calls, contextlib.suppress(Exception):
+            contract.traceable(arguments)
     if calls.found:
         raise ContractError(
             f"ow.adopt({existing.name}): the reference must not call {existing.name}, got one that does",

@@ -15,12 +15,11 @@ import torch
 from opwright.adopted.schemas import SchemaFacts, schema_facts
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ContractError
-from opwright.internals.registration import OVERLOAD
+from opwright.internals.registration import OVERLOAD, PACKET, name_of_custom_op
 
 __all__ = ["FUNCTION", "MODULE", "OPERATOR", "Existing", "existing_of", "state_names"]
 
 OPERATOR, AUTOGRAD_FUNCTION, MODULE, FUNCTION = "operator", "autograd.Function", "nn.Module", "function"
-_PACKET = type(torch.ops.aten.relu)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +32,7 @@ class Existing:
         kind: one of the constants above.
         call: takes the arguments of the contract.
         function: the Python function behind it, if there is one: in it, kernels are found.
-        schema: what an operator's schema states; None if it is no operator.
+        schema: what an operator's schema states; None unless it is an operator.
         behind: the functions and classes that it consists of, as far as Python shows them.
     """
 
@@ -88,9 +87,9 @@ def existing_of(existing: Any, state: Sequence[str] = ()) -> Existing:
     Raises:
         ContractError: it is none of these, or a packet of several overloads.
     """
-    if isinstance(existing, _PACKET):
+    if isinstance(existing, PACKET):
         existing = _only_overload(existing)
-    if type(existing).__name__ == "CustomOpDef":
+    if name_of_custom_op(existing):
         return _of_custom_op(existing)
     if OVERLOAD is not None and isinstance(existing, OVERLOAD):
         return _of_overload(existing, None)
@@ -128,7 +127,7 @@ def _only_overload(packet: Any) -> Any:
 def _of_custom_op(definition: Any) -> Existing:
     """Of ``torch.library.custom_op`` or ``triton_op``. The first function among its attributes is the decorated one, or
     torch's own around it."""
-    namespace, _, name = repr(definition).partition("(")[2].rstrip(")>").partition("::")
+    namespace, _, name = name_of_custom_op(definition).partition("::")
     functions = tuple(value for value in vars(definition).values() if inspect.isfunction(value))
     function = next(iter(functions), None)
     while function is not None and function.__module__.startswith("torch."):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import jaxtyping
@@ -53,17 +51,6 @@ class _OneCall(Reference):
         return call
 
 
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """A block without log messages: torch logs an error for each size that does not fit, which is what is tried."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def annotated(
     name: str, function: Callable[..., Any], names: Sequence[str], arguments: Sequence[Any]
 ) -> tuple[Callable[..., Any], tuple[str, ...]]:
@@ -78,9 +65,8 @@ def annotated(
         ContractError: the function does not run on the arguments.
     """
     one_call = _OneCall(function, arguments)
-    with _without_logs():
-        own = one_call.run({})
-        found = infer_from_run(one_call, own) if own is not None else None
+    own = one_call.run({})
+    found = infer_from_run(one_call, own) if own is not None else None
     if found is None:
         raise ContractError(
             f"ow.adopt({name}): the reference must run on the tensors of inputs=, got {one_call.error}",

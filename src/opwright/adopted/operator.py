@@ -54,7 +54,7 @@ class AdoptedOp(Op):
             if own[name].origin is not Origin.MISSING:
                 own[name] = Part(name, Origin.CUSTOM, how)
         if not self._existing.is_operator:
-            own["schema"] = Part("schema", Origin.MISSING, f"{self.adopted} is no operator of torch")
+            own["schema"] = Part("schema", Origin.MISSING, f"{self.adopted} is not an operator of torch")
             own["fake"] = Part("fake", Origin.MISSING, "torch traces its operations")
         if self.contract.signature.mutated:
             own["autograd"] = Part("autograd", Origin.MISSING, "it writes its arguments")

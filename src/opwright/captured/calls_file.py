@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from opwright.contract.dtypes import short
+from opwright.contract.dtypes import element_bytes, short
 from opwright.contract.inputs.layouts import strided_like
 from opwright.errors import CheckError
 
@@ -72,8 +72,7 @@ def record_of(value: Any, *, values: bool) -> Any:
 
 
 def _packed(tensor: torch.Tensor) -> str:
-    plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return base64.b64encode(zlib.compress(plain.numpy().tobytes())).decode()
+    return base64.b64encode(zlib.compress(element_bytes(tensor).cpu().numpy().tobytes())).decode()
 
 
 def tensor_of(recorded: RecordedTensor, values: torch.Tensor | None = None) -> torch.Tensor:
@@ -117,7 +116,7 @@ def read_calls(path: str | Path) -> list[RecordedCall]:
             fix="record the calls again with this version of opwright",
         )
     end, calls = entries[-1], entries[1:-1]
-    if not end.get("end") or end.get("lines") != len(calls):
+    if not end.get("end") or end.get("lines") != len(calls) or len(end.get("counts", ())) != len(calls):
         raise _cut_off(path, len(lines))
     return [
         _call(path, number, e, count) for number, (e, count) in enumerate(zip(calls, end["counts"], strict=True), 2)
@@ -145,7 +144,7 @@ def _call(path: str | Path, number: int, entry: dict[str, Any], count: int) -> R
     try:
         args, kwargs = tuple(map(_value, entry["args"])), {n: _value(v) for n, v in entry["kwargs"].items()}
         return RecordedCall(str(entry["target"]), args, kwargs, count)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         raise CheckError(
             f"{path}, line {number}: must be a call with a target, args and kwargs, got {error}", fix="record it again"
         ) from None
@@ -155,8 +154,10 @@ def _value(value: Any) -> Any:
     if isinstance(value, list):
         return [_value(each) for each in value]
     if isinstance(value, dict) and "torch" in value:
-        name = value["torch"]
-        return getattr(torch, name, None) or torch.device(name)
+        found = getattr(torch, name := str(value["torch"]), None)
+        return found if isinstance(found, torch.dtype) else torch.device(name)  # torch.cpu is a module
     if isinstance(value, dict):
+        if not isinstance(getattr(torch, str(value.get("dtype")), None), torch.dtype):
+            raise TypeError(f"a tensor with the dtype {value.get('dtype')!r}")
         return RecordedTensor(**{**value, "shape": tuple(value["shape"]), "strides": tuple(value["strides"])})
     return value

@@ -16,12 +16,10 @@ from opwright.captured.calls_file import HEADER, record_of
 from opwright.captured.own_namespaces import OWN_NAMESPACES
 from opwright.errors import CheckError
 from opwright.internals.compiler import DispatchMode
-from opwright.internals.registration import OVERLOAD
+from opwright.internals.registration import OVERLOAD, PACKET, name_of_custom_op
 from opwright.runtime.base_op import BaseOp
 
 __all__ = ["Recording", "capture"]
-
-_PACKET = type(torch.ops.aten.relu)
 
 
 class Recording:
@@ -113,12 +111,12 @@ def capture(path: str | Path, *targets: Any, values: bool = False) -> Iterator[R
 
 
 def _overload_names(target: Any) -> frozenset[str]:
-    """The names of an operator's overloads; none if it is no operator."""
+    """The names of an operator's overloads; none unless it is an operator."""
     if isinstance(target, BaseOp):
         return frozenset({target.contract.qualname})
-    if type(target).__name__ == "CustomOpDef":
-        return frozenset({repr(target).partition("(")[2].rstrip(")>")})
-    if isinstance(target, _PACKET):
+    if name := name_of_custom_op(target):
+        return frozenset({name})
+    if isinstance(target, PACKET):
         return frozenset(getattr(target, name).name() for name in target.overloads())
     if OVERLOAD is not None and isinstance(target, OVERLOAD):
         return frozenset({target.name()})
@@ -160,8 +158,14 @@ def _without_defaults(function: Callable[..., Any], kwargs: Mapping[str, Any]) -
     return {
         name: value
         for name, value in kwargs.items()
-        if name not in parameters or not (value is parameters[name].default or value is None)
+        if name not in parameters or not _is_same(value, parameters[name].default)
     }
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    return value is default or (
+        type(value) is type(default) and isinstance(value, int | float | str) and value == default
+    )
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from opwright import tree
 from opwright.captured.calls_file import RecordedCall, RecordedTensor, read_calls, tensor_of
 from opwright.contract.binding import fill
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.arguments import arguments_of
+from opwright.contract.inputs.arguments import arguments_of, env_of
+from opwright.contract.inputs.draw import draw
 from opwright.contract.inputs.samples import case_of
+from opwright.contract.signature import Argument
 from opwright.errors import ArgumentError, CheckError
 from opwright.runtime.op import Op
 
@@ -91,25 +93,40 @@ def _filled(contract: Contract, path: str, call: RecordedCall) -> tuple[Any, ...
 
 
 def _drawn(contract: Contract, recorded: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of a recorded call. Values that were not recorded are drawn as annotations state them."""
+    """The arguments of a recorded call. Values that were not recorded are drawn as annotations state them.
+
+    Raises:
+        CheckError: there are no such values of these sizes. Zeros in their place might show no error of a kernel.
+    """
     plain = [_map(value, tensor_of) for value in recorded]
     if all(each.data for value in recorded for each in _tensors(value)):
         return tuple(plain)
-    drawn: Sequence[Any] = plain
-    with contextlib.suppress(CheckError, ArgumentError):  # values that no annotation states of such sizes
-        case = case_of(contract, plain, None)
-        drawn = arguments_of(contract, dataclasses.replace(case, scalars="default"), "cpu")
-    return tuple(_placed(value, own) for value, own in zip(recorded, drawn, strict=True))
+    try:
+        case = dataclasses.replace(case_of(contract, plain, None), scalars="default")
+        drawn, env = arguments_of(contract, case, "cpu"), env_of(contract, case)
+        stated = zip(contract.signature.arguments, recorded, strict=True)
+        env |= {a.name: value for a, value in stated if a.scalar_type is int and isinstance(value, int)}
+        pairs = zip(contract.signature.arguments, recorded, drawn, strict=True)
+        return tuple(_placed(argument, env, value, own) for argument, value, own in pairs)
+    except (ArgumentError, CheckError) as error:
+        raise CheckError(
+            f"{contract.qualname}: values must be drawn for a recorded call, got {error.message}",
+            fix="record them, too: ow.capture(path, values=True)",
+        ) from error
 
 
-def _placed(recorded: Any, drawn: Any) -> Any:
-    """Drawn values in the layout of a recorded argument; numbers as they were recorded."""
-    values = iter(tree.tensors([drawn]))
+def _placed(argument: Argument, env: Mapping[str, Any], recorded: Any, drawn: Any) -> Any:
+    """Drawn values in the layout of a recorded argument; numbers as they were recorded. A tensor of another shape than
+    the contract's usual one, as with a dim that broadcasts, and one whose bounds may follow from a recorded number, get
+    values of their own."""
+    values, generator = iter(tree.tensors([drawn])), torch.Generator().manual_seed(0)
+    is_bounded = argument.values is not None and argument.values.draw is None and not argument.goes_together
 
     def place(each: RecordedTensor) -> torch.Tensor:
         own = next(values, None)
-        fits = own is not None and tuple(own.shape) == each.shape
-        return tensor_of(each, own if fits else None)
+        if own is None or tuple(own.shape) != each.shape or is_bounded:
+            own = draw(each.shape, getattr(torch, each.dtype), argument.values, env, generator)
+        return tensor_of(each, own)
 
     return _map(recorded, place)
 

@@ -14,11 +14,13 @@ from opwright.internals.lookup import find
 
 __all__ = [
     "OVERLOAD",
+    "PACKET",
     "AtenArgument",
     "AtenOverload",
     "call_directly",
     "destroy",
     "keep_opaque_in_inductor",
+    "name_of_custom_op",
     "named_arguments",
     "overloads_of_aten",
     "register_decomposition",
@@ -33,6 +35,17 @@ __all__ = [
 
 # The class of ``torch.ops.namespace.name.default``.
 OVERLOAD: Any = find("overload", lambda overload: isinstance(torch.ops.aten.relu.default, overload))
+
+
+# Of all overloads of an operator.
+PACKET = type(torch.ops.aten.relu)
+
+
+def name_of_custom_op(value: Any) -> str:
+    """The qualified name of what ``torch.library.custom_op`` or ``triton_op`` returned; "" for anything else."""
+    if type(value).__name__ != "CustomOpDef":
+        return ""
+    return repr(value).partition("(")[2].rstrip(")>")  # which torch writes as <CustomOpDef(namespace::name)>
 
 
 def destroy(library: torch.library.Library) -> bool:

@@ -84,6 +84,7 @@ def _of_calls(context: Context, process: observed.Observed, of_case: Case) -> It
     for words in _looked_up(process):
         yield _failed_or_warned(context, case, words, is_wrong, "pass what the kernel needs as arguments")
     if not draws or any(isinstance(each, Raised) for each in outputs):
+        yield NotChecked(NAME, "what its calls do: the kernel raised an exception, or no values could be drawn")
         return
     try:
         yield from _of_watched_calls(context, of_case, draws[0], is_wrong)

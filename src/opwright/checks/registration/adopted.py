@@ -17,7 +17,7 @@ __all__ = ["has_gradient", "why_not_an_operator", "why_not_traced"]
 def why_not_an_operator(context: Context) -> str:
     """Why ``torch.library.opcheck`` does not take it; empty if it does."""
     is_other = context.op.adopted and not context.op.has_fake
-    return f"{context.op.adopted} is no operator of torch: it has no schema and no fake" if is_other else ""
+    return f"{context.op.adopted} is not an operator of torch: it has no schema and no fake" if is_other else ""
 
 
 def why_not_traced(context: Context, run: Observation) -> str:
