@@ -64,12 +64,14 @@ def test_traces_have_what_their_status_asks_for(tmp_path: Path) -> None:
         row("flashinfer-bench", Status.INCONCLUSIVE, "it did not end", published=published),
         row("flashinfer-bench", Status.FAIL, "no compiler", check="build", published=published),
         row("flashinfer-bench", Status.WARNING, "not timed", published=published),
+        row("flashinfer-bench", Status.REFUSED, "no GPU", published=published),
     ]
     left_out = write_results(report_of(*rows), tmp_path / "traces.jsonl")
-    assert [candidate for candidate, _ in left_out] == ["not timed.py"]
+    assert [candidate for candidate, _ in left_out] == ["it did not end.py", "not timed.py", "no GPU.py"]
+    assert left_out[0][1] == "whether it is right is not known: it did not end"
     traces = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
     evaluations = [trace["evaluation"] for trace in traces]
-    assert [e["status"] for e in evaluations] == [*messages.values(), "PASSED", "TIMEOUT", "COMPILE_ERROR"]
+    assert [e["status"] for e in evaluations] == [*messages.values(), "PASSED", "COMPILE_ERROR"]
     for each in evaluations:  # the format's own rules
         assert (each["correctness"] is not None) == (each["status"] in ("PASSED", "INCORRECT_NUMERICAL"))
         assert (each["performance"] is not None) == (each["status"] == "PASSED")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from opwright.errors import OpwrightError
 from opwright.report.watch_screen import WatchScreen
-from opwright.watching import loop
+from opwright.watching import loop, once
 from opwright.watching.state import Known, read_state, write_state
 
 OPERATOR = """
@@ -78,6 +78,24 @@ def test_a_pass_checks_what_changed_and_ends_with_the_code_of_all_kernels(file):
     assert events[0]["changed"] == []
     assert [each["id"] for each in of(events, "finding")] == [finding["id"]]
     assert {event["stage"] for event in of(events, "verdict")} == {"unchanged"}
+
+
+@pytest.mark.slow
+def test_what_passed_the_first_stage_only_is_checked_again(file, monkeypatch):
+    """A save, or Ctrl-C, ends a pass between its stages."""
+    run, started = once.check, []
+
+    def ends(*operators, level, **options):
+        if level != "smoke":
+            raise KeyboardInterrupt
+        return run(*operators, level=level, **options)
+
+    monkeypatch.setattr(once, "check", ends)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            once.check_once(["watched_ops.py"], once.Options(times=False), started.append)
+    starts = of(started, "start")
+    assert [start["changed"] for start in starts] == [["watched::twice:first", "watched::twice:second"]] * 2
 
 
 @pytest.mark.slow

@@ -48,6 +48,8 @@ def write_results(report: JudgeReport, file: Path) -> list[tuple[str, str]]:
 
 def _why_left_out(row: Judged) -> str:
     """Why the format's file cannot have a candidate; "" if it can."""
+    if row.status in (Status.INCONCLUSIVE, Status.REFUSED):
+        return f"whether it is right is not known: {row.worst.message if row.worst is not None else row.reason}"
     if not row.published or row.published.get("workload") == {}:
         return "its name has no problem and sample" if row.format == "kernelbench" else "no workload is given"
     is_trace = _WRITERS[row.format] is _traces
@@ -113,11 +115,9 @@ def _status(row: Judged) -> str:
     """The format's word for a verdict."""
     if row.status.is_right:
         return "PASSED"
-    if not _is_built(row) or row.status is Status.REFUSED:
+    if not _is_built(row):
         return "COMPILE_ERROR"
     message = row.worst.message if row.worst is not None else ""
-    if row.status is Status.INCONCLUSIVE:
-        return "TIMEOUT"
     words = {"the kernel raised": "RUNTIME_ERROR", "crashed": "RUNTIME_ERROR", "shape [": "INCORRECT_SHAPE"}
     words |= {"has dtype": "INCORRECT_DTYPE"}
     return next((word for text, word in words.items() if text in message), "INCORRECT_NUMERICAL")

@@ -166,7 +166,9 @@ class _Pass:
             status, device = worst(v.status for v in own), ",".join(dict.fromkeys(v.device for v in own))
             old = self._known.get(kernel.full_name)
             times = old.times if old else {}
-            self._found[kernel.full_name] = Known(kernel.version, status, round(seconds, 3), device, records, times)
+            # What passes a few cases is not known yet: the next pass checks it again if this one ends here.
+            version = "" if stage == "first" and status is not Status.FAIL else kernel.version
+            self._found[kernel.full_name] = Known(version, status, round(seconds, 3), device, records, times)
             self._say(
                 "verdict", kernel=kernel.full_name, device=device, stage=stage, status=status, reason=_reason(own)
             )
