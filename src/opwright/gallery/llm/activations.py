@@ -63,8 +63,8 @@ def glu_gradient(ctx, grad):
 
 
 glu.register_autograd(glu_gradient, setup_context=keep_for_glu)
-glu.triton("activations_triton.py", entry="glu")
-glu_backward.triton("activations_triton.py", entry="glu_backward")
+glu.triton("kernels/activations_triton.py", entry="glu")
+glu_backward.triton("kernels/activations_triton.py", entry="glu_backward")
 glu.sizes(n=((4096, 14336),))
 glu_backward.sizes(n=((4096, 14336),))
 
@@ -96,7 +96,7 @@ def softmax_gradient(ctx, grad):
 
 
 softmax.register_autograd(softmax_gradient, setup_context=keep_result)
-softmax.triton("activations_triton.py", entry="softmax", when=is_whole)
-softmax_backward.triton("activations_triton.py", entry="softmax_backward", when=is_whole)
+softmax.triton("kernels/activations_triton.py", entry="softmax", when=is_whole)
+softmax_backward.triton("kernels/activations_triton.py", entry="softmax_backward", when=is_whole)
 softmax.sizes(b=(4096, 16_384, 8192), n=(4096, 4096, 16_384))
 softmax_backward.sizes(b=(4096, 16_384, 8192), n=(4096, 4096, 16_384))

@@ -62,7 +62,7 @@ def gradient(ctx, grad):
 
 
 cross_entropy.register_autograd(gradient, setup_context=keep)
-cross_entropy.triton("cross_entropy_triton.py", entry="cross_entropy")
-cross_entropy_backward.triton("cross_entropy_triton.py", entry="cross_entropy_backward")
+cross_entropy.triton("kernels/cross_entropy_triton.py", entry="cross_entropy")
+cross_entropy_backward.triton("kernels/cross_entropy_triton.py", entry="cross_entropy_backward")
 cross_entropy.sizes(t=(4096,), v=(32_000, 128_256))
 cross_entropy_backward.sizes(t=(4096,), v=(32_000, 128_256))

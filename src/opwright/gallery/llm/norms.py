@@ -53,8 +53,8 @@ def rms_norm_gradient(ctx, grad):
 
 
 rms_norm.register_autograd(rms_norm_gradient, setup_context=keep_for_rms_norm)
-rms_norm.triton("norms_triton.py", entry="rms_norm", when=is_whole)
-rms_norm_backward.triton("norms_triton.py", entry="rms_norm_backward", when=is_whole)
+rms_norm.triton("kernels/norms_triton.py", entry="rms_norm", when=is_whole)
+rms_norm_backward.triton("kernels/norms_triton.py", entry="rms_norm_backward", when=is_whole)
 
 
 # -- the same of a sum -------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def add_rms_norm_gradient(ctx, grad, grad_total):
 
 
 add_rms_norm.register_autograd(add_rms_norm_gradient, setup_context=keep_for_add_rms_norm)
-add_rms_norm.triton("norms_triton.py", entry="add_rms_norm", when=is_whole)
+add_rms_norm.triton("kernels/norms_triton.py", entry="add_rms_norm", when=is_whole)
 
 
 @ow.op("llm::add_rms_norm_", where="1 <= n")
@@ -102,7 +102,7 @@ def add_rms_norm_(
     x.copy_(F.rms_norm(residual.float(), (x.shape[-1],), eps=eps).to(x.dtype) * weight)
 
 
-add_rms_norm_.triton("norms_triton.py", entry="add_rms_norm_", when=is_whole)
+add_rms_norm_.triton("kernels/norms_triton.py", entry="add_rms_norm_", when=is_whole)
 
 
 # -- LayerNorm ---------------------------------------------------------------------------------------------------
@@ -151,8 +151,8 @@ def layer_norm_gradient(ctx, grad):
 
 
 layer_norm.register_autograd(layer_norm_gradient, setup_context=keep_for_layer_norm)
-layer_norm.triton("norms_triton.py", entry="layer_norm", when=is_whole)
-layer_norm_backward.triton("norms_triton.py", entry="layer_norm_backward", when=is_whole)
+layer_norm.triton("kernels/norms_triton.py", entry="layer_norm", when=is_whole)
+layer_norm_backward.triton("kernels/norms_triton.py", entry="layer_norm_backward", when=is_whole)
 
 for operator in (rms_norm, rms_norm_backward, add_rms_norm, add_rms_norm_, layer_norm, layer_norm_backward):
     operator.sizes(b=(4096, 16_384, 8192), n=(4096, 4096, 16_384))

@@ -43,7 +43,7 @@ def rope_gradient(ctx, grad):
 
 
 rope.register_autograd(rope_gradient, setup_context=keep_angles)
-rope.triton("rope_triton.py", entry="rope")
+rope.triton("kernels/rope_triton.py", entry="rope")
 
 
 @ow.op("llm::rope_", where="2*r <= d")
@@ -59,6 +59,6 @@ def rope_(
     x[..., : 2 * cos.shape[-1]] = turned.to(x.dtype)
 
 
-rope_.triton("rope_triton.py", entry="rope_")
+rope_.triton("kernels/rope_triton.py", entry="rope_")
 rope.sizes(b=(4,), h=(32,), s=(2048,), d=(128,), r=(64,))
 rope_.sizes(b=(4,), h=(32,), s=(2048,), d=(128,), r=(64,))
