@@ -49,6 +49,30 @@ def test_an_interrupt_ends_what_runs_and_passes_on():
     assert ended == [True]
 
 
+def test_an_interrupt_ends_also_what_an_item_starts_in_place_of_what_was_ended():
+    ends, started = [threading.Event(), threading.Event()], threading.Event()
+
+    class StartsAgain(Square):
+        def run(self, on_step):
+            for event in ends:
+                started.set()
+                event.wait()
+            return super().run(on_step)
+
+    class Interrupted(Square):
+        def run(self, on_step):
+            started.wait()
+            return super().run(on_step)
+
+    def end():
+        for event in [event for event in ends if not event.is_set()][:1]:
+            event.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        results([Interrupted(1, raises=KeyboardInterrupt), StartsAgain(2)], LocalExecutor(2, end))
+    assert all(event.is_set() for event in ends)
+
+
 def test_what_is_lost_is_not_written_and_runs_again(tmp_path):
     class Loses(LocalExecutor):
         def run(self, items, on_step):

@@ -128,8 +128,8 @@ class Context:
 
     def prepare(self, case: Case, *, draw: int = 0) -> Prepared | SkippedCase:
         """The arguments of a case, with one of several draws of values, and what the reference gives."""
-        if case in self.records.slow:
-            return SkippedCase(self.records.slow[case])
+        if slow := self.records.too_slow(case):
+            return SkippedCase(slow)
         try:
             arguments = arguments_of(self.op.contract, case, self.arguments_on, draw=draw)
             applicable = self.calls.chosen(arguments)
@@ -155,14 +155,14 @@ class Context:
         prepared, timeout = self._prepared(case, arguments), self.request.timeout
 
         def first() -> None:
-            refuse_large_tensors(self.op.contract.traceable, arguments)
+            self.as_reference(refuse_large_tensors, str(case))(self.op.contract.traceable, arguments)
             _ = prepared.expected
 
         try:
             if case in self.records.defined or case.sample is not None or not self.request.shrinks:
                 _ = prepared.expected
             elif took := takes_too_long(first, lambda: self._compute(arguments), timeout):
-                self.reports.runs(KERNEL)  # the reference may have been stopped as it was about to say so
+                self.reports.runs(KERNEL, "")  # the reference may have been stopped as it was about to say so
                 self.records.slow[case] = f"the reference takes {took}, too long with --timeout {timeout:g}"
                 return SkippedCase(self.records.slow[case])
         except LargeTensorError as error:
@@ -182,7 +182,7 @@ class Context:
             case: that of the arguments, of which results may be known.
         """
         copies = tree.map_tensors(on_cpu, tuple(arguments))
-        own = self.as_reference(self.op.contract.reference)
+        own = self.as_reference(self.op.contract.reference, str(case or ""))
         known = self.reference_results
         given = {} if case is None or known is None else known.of(case, copies)
         of_form = {} if known is None else known.of_form("reference", copies)
@@ -221,15 +221,19 @@ class Context:
         given["is widened"] = True
         return reference
 
-    def as_reference(self, run: Callable[P, R]) -> Callable[P, R]:
-        """A function that is not the kernel's: if it ends the process, or does not end, the kernel is not to blame."""
+    def as_reference(self, run: Callable[P, R], case: str = "") -> Callable[P, R]:
+        """A function that is not the kernel's: if it ends the process, or does not end, the kernel is not to blame.
+
+        Args:
+            case: whose arguments it takes, if it is known.
+        """
 
         def named(*arguments: P.args, **keywords: P.kwargs) -> R:
-            self.reports.runs(REFERENCE)
+            self.reports.runs(REFERENCE, case)
             try:
                 return run(*arguments, **keywords)
             finally:
-                self.reports.runs(KERNEL)
+                self.reports.runs(KERNEL, "")
 
         return named
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.case import Case, is_as_long
 from opwright.results import Finding
 
 __all__ = ["CaseRecords", "Reports", "Request"]
@@ -44,12 +44,13 @@ class Reports:
     Attributes:
         step: before each step, with the check, the case, and where a crash would happen.
         unconfirmed: with a failure before simpler cases of it are tried, one of which may end the process.
-        runs: with who runs from now on: the kernel, unless it says that the reference does.
+        runs: with who runs from now on: the kernel, unless it says that the reference does; and on which case, if it
+            is known.
     """
 
     step: Callable[..., None] = _nothing
     unconfirmed: Callable[[Finding], None] = _nothing
-    runs: Callable[[str], None] = _nothing
+    runs: Callable[[str, str], None] = _nothing
 
 
 @dataclass
@@ -61,6 +62,7 @@ class CaseRecords:
         slow: cases that are left out because the reference takes too long, with the reason.
         slow_gradients: cases whose gradients are not compared because the reference's take too long.
         returned: whether the kernel returned results for a case.
+        unreturned: cases on which the reference did not return, with the reason; larger ones are left out too.
         uncompiled: cases whose kernel takes too long to compile, with the reason; larger ones are not tried.
         seconds: what calls of the kernel took, by case, where it runs slowly.
     """
@@ -69,8 +71,14 @@ class CaseRecords:
     slow: dict[Case, str] = field(default_factory=dict)
     slow_gradients: dict[Case, str] = field(default_factory=dict)
     returned: dict[Case, bool] = field(default_factory=dict)
+    unreturned: dict[Case, str] = field(default_factory=dict)
     uncompiled: dict[Case, str] = field(default_factory=dict)
     seconds: dict[Case, float] = field(default_factory=dict)
+
+    def too_slow(self, case: Case) -> str:
+        """Why the reference does not run on a case, if it takes too long."""
+        larger = (why for known, why in self.unreturned.items() if is_as_long(case, known))
+        return self.slow.get(case) or next(larger, "")
 
     def update(self, other: CaseRecords) -> None:
         """Add what another process knows."""
@@ -78,5 +86,6 @@ class CaseRecords:
         self.slow |= other.slow
         self.slow_gradients |= other.slow_gradients
         self.returned |= other.returned
+        self.unreturned |= other.unreturned
         self.uncompiled |= other.uncompiled
         self.seconds |= other.seconds

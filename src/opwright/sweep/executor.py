@@ -20,6 +20,8 @@ Results = Generator[Done, None, None]
 
 # Of a GPU with less memory, each of eight kernels and its references could get too little.
 _MUCH_MEMORY = 32 << 30
+# Seconds until what still runs after it was ended is ended again.
+_BETWEEN_ENDS = 0.2
 
 
 class Executor(Protocol):
@@ -96,6 +98,8 @@ class LocalExecutor:
                 for future in waiting:
                     future.cancel()
                 self.end()  # else the pool would wait for them, also for a hang
+                while concurrent.futures.wait(waiting, timeout=_BETWEEN_ENDS).not_done:
+                    self.end()  # what an item has started since then, in place of what was ended
                 raise
         for i, item in enumerate(items):
             if item.needs.alone:

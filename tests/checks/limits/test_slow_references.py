@@ -99,6 +99,13 @@ def test_a_case_that_was_asked_for_runs_all_the_same() -> None:
     assert not any("the reference takes" in n.reason for n in verdict.not_checked)
 
 
+# As within one call of torch: the time limit raises an error only after it.
+def cannot_be_stopped(seconds: float) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    time.sleep(seconds)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @ow.op("slow_references::root")
 def root(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     if x.is_meta:  # where a check counts its operations
@@ -112,11 +119,50 @@ def _(x):
 
 
 @pytest.mark.slow  # waits for a time limit
-def test_a_reference_that_cannot_be_counted_in_time_is_no_kernel_that_hangs() -> None:
+def test_cases_whose_operations_cannot_be_counted_in_time_are_left_out() -> None:
     (verdict,) = ow.check(root, checks=["values"], device="cpu", timeout=5).verdicts
-    (finding,) = verdict.findings
-    assert finding.status is Status.INCONCLUSIVE
-    assert "the reference did not return within 5 s" in finding.message
+    assert verdict.status is Status.PASS, verdict.findings
+    assert any("the reference does not return within 5 s for n=" in n.reason for n in verdict.not_checked)
+
+
+@ow.op("slow_references::never")
+def never(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    if type(x) is torch.Tensor:  # not where it is traced
+        cannot_be_stopped(60)
+    return 2 * x
+
+
+@pytest.mark.slow  # waits for a time limit, some times
+def test_a_reference_that_never_returns_is_no_kernel_that_hangs() -> None:
+    never.python(lambda x: x + x, name="right")
+    (verdict,) = ow.check(never, checks=["values"], device="cpu", timeout=3).verdicts
+    assert verdict.status is Status.INCONCLUSIVE
+    assert "the reference did not return within 3 s" in verdict.findings[0].message
+
+
+@ow.op("slow_references::uninterrupted")
+def uninterrupted(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    cannot_be_stopped(60 if x.shape[0] > 10_000 else 0)
+    return 2 * x
+
+
+@uninterrupted.python(name="right")
+def _(x):
+    return x + x
+
+
+@uninterrupted.python(name="wrong from 200 elements on")
+def _(x):
+    return torch.where(torch.arange(x.shape[0]) == 200, x, 2 * x)
+
+
+@pytest.mark.slow  # a reference of 60 seconds is ended after five
+def test_a_case_on_which_the_reference_was_ended_is_left_out_with_all_longer_ones() -> None:
+    right, wrong = ow.check(uninterrupted, checks=["values", "memory"], device="cpu", timeout=5).verdicts
+    assert right.status is Status.PASS, right.findings
+    assert any("the reference does not return within 5 s" in n.reason for n in right.not_checked)
+    assert wrong.status is Status.FAIL
+    assert {f.status for f in wrong.findings} <= {Status.PASS, Status.FAIL}
 
 
 # 12 seconds are within a step of 20, but not two calls.

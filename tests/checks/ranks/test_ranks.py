@@ -396,21 +396,21 @@ def test_other_checks_run_in_a_group_of_one_process():
 
 
 def test_without_enough_gpus_it_is_not_checked_and_says_why(monkeypatch):
-    from opwright.checks.scheduling import check_item
+    from opwright.checks.scheduling import ranks as of_ranks
     from opwright.checks.scheduling.plan import Task
     from opwright.target import Target
 
-    settings = check_item.Settings("quick", "", (), (), 60.0, ranks=0)
+    settings = of_ranks.Settings("quick", "", (), (), 60.0, ranks=0)
     task = Task(communication.gather_matmul, "in a ring", Target("cuda"))
-    machine = check_item.this_machine()
-    monkeypatch.setattr(check_item, "this_machine", lambda: machine)
+    machine = of_ranks.this_machine()
+    monkeypatch.setattr(of_ranks, "this_machine", lambda: machine)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert check_item.ranks_of(task, settings) == {"why_no_ranks": "2 ranks need 2 GPUs, and this machine has 0"}
+    assert of_ranks.ranks_of(task, settings) == {"why_no_ranks": "2 ranks need 2 GPUs, and this machine has 0"}
     # A cluster has given these to this unit, whatever was known before.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert check_item.ranks_of(task, settings) == {"why_no_ranks": "2 ranks need 2 GPUs, and this machine has 1"}
+    assert of_ranks.ranks_of(task, settings) == {"why_no_ranks": "2 ranks need 2 GPUs, and this machine has 1"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    assert check_item.ranks_of(task, settings) == {"ranks": 2}
+    assert of_ranks.ranks_of(task, settings) == {"ranks": 2}
 
 
 def test_in_a_cluster_only_what_runs_ranks_needs_several_gpus():

@@ -305,7 +305,7 @@ def compare_with_reference(
     try:
         took = time_of(lambda: (reference.rounded, reference.exact), stop, stop / 2)
         if took == math.inf:  # as where torch loops over a long dim
-            context.reports.runs(KERNEL)  # the reference may have been stopped as it was about to say so
+            context.reports.runs(KERNEL, "")  # the reference may have been stopped as it was about to say so
             why = f"the reference's gradient takes more than {stop:.0f} s, too long with --timeout {timeout:g}"
             context.records.slow_gradients[run.case] = why
             return NotChecked(NAME, why)

@@ -183,8 +183,8 @@ def _results(
         step = Doing(check, case, at=at)
         pipe.send(step)
 
-    def runs(who: str) -> None:
-        pipe.send(dataclasses.replace(step, who=who))
+    def runs(who: str, case: str) -> None:
+        pipe.send(dataclasses.replace(step, who=who, case=case or step.case))
 
     checkers = {c.name: c.examines for c in CHECKS.values() if c.examines and (not job.checks or c.name in job.checks)}
     context = Context(
@@ -198,7 +198,7 @@ def _results(
         calls=calls,
         arguments_on="cpu",
         ranks=ranks,
-        records=CaseRecords(slow=kept.results.slow),
+        records=CaseRecords(slow=kept.results.slow, unreturned=_unreturned(operator, job)),
         reference_results=None if operator.contract.random else kept.results,
     )
     with operator.only(job.kernel), under_check():
@@ -216,6 +216,11 @@ def _results(
             context.own_cases = frozenset(job.case_range.of(context.cases))
         yield from unchecked
         yield from _run_checks(context, calls, job)
+
+
+def _unreturned(operator: Op, job: Job) -> dict[Case, str]:
+    why = f"the reference does not return within {job.timeout:g} s"
+    return {parse_case(operator.contract, text): f"{why} for {text}" for text in job.unreturned}
 
 
 def _run_checks(context: Context, calls: RemoteCalls, job: Job) -> Iterator[Finding | NotChecked]:

@@ -125,8 +125,10 @@ class RemoteCalls:
                     return finding
                 case Unchecked(what) if what.check == name:
                     return what
-                case (Doing(check=check) | Unconfirmed(finding=Finding(check=check))) as step if check == name:
-                    self._relay(step)
+                case Doing(check=check, case=doing, at=at) if check == name:
+                    self._relay(Doing(check, doing, at=at))  # only the checker process says that the reference runs
+                case Unconfirmed(finding=Finding(check=check)) as failure if check == name:
+                    self._relay(failure)
                 case Notice() | Compiled() as notice:
                     self._relay(notice)
                 case other:

@@ -43,6 +43,7 @@ class Job:
         inputs: a file of recorded calls, which are the only cases then.
         temporary: a folder for the kernel's temporary files.
         sandbox: whether the kernel's process is confined.
+        unreturned: cases on which the reference did not return, and was ended.
     """
 
     kernel: str
@@ -65,6 +66,7 @@ class Job:
     inputs: str = ""
     temporary: str = ""
     sandbox: bool = False
+    unreturned: tuple[str, ...] = ()
 
 
 def write_job(job: Job) -> bytes:

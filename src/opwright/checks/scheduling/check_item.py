@@ -8,11 +8,10 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from opwright.captured.replay import digest_of_calls
 from opwright.checks.case_range import CaseRange
-from opwright.checks.context import KERNEL
+from opwright.checks.context import KERNEL, REFERENCE
 from opwright.checks.exceptions import is_lost_gpu
 from opwright.checks.limits.shortage import WITHOUT_SHORTAGE
 from opwright.checks.process.messages import (
@@ -27,12 +26,11 @@ from opwright.checks.process.messages import (
     Unconfirmed,
 )
 from opwright.checks.process.run_job import run_job
-from opwright.checks.ranks import dtensor, gradients_of_ranks, ranks
 from opwright.checks.scheduling.plan import Task
+from opwright.checks.scheduling.ranks import count_of_ranks, ranks_of
 from opwright.checks.scheduling.verdict import AT_END, Outcome, Settings, lost, verdict_of
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
-from opwright.machine import this_machine
 from opwright.results import Finding, NotChecked, Status, Verdict
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
@@ -94,7 +92,7 @@ class CheckItem:
         return Needs(
             here=self.task.refused is not None,
             gpu=on_gpu,
-            gpus=max(1, _count_of_ranks(self.task, settings)) if on_gpu else 1,
+            gpus=max(1, count_of_ranks(self.task, settings)) if on_gpu else 1,
         )
 
     @property
@@ -240,40 +238,31 @@ def _attempt(
     return _run(item, by_value, on_step)
 
 
-# The ranks of an operator that communicates, if no number is given: the fewest of which each has another one.
-_USUAL_RANKS = 2
-
-
-def _count_of_ranks(task: Task, settings: Settings) -> int:
-    """How many ranks check an operator: one that communicates, or any if ranks are asked for; 0 for none."""
-    communicates = bool(task.op.contract.signature.groups)
-    needed_by = {ranks.NAME, gradients_of_ranks.NAME} if communicates else {dtensor.NAME}
-    if not (communicates or settings.ranks) or (settings.checks and not needed_by & set(settings.checks)):
-        return 0
-    return settings.ranks or _USUAL_RANKS
-
-
-def ranks_of(task: Task, settings: Settings) -> dict[str, Any]:
-    """How many ranks check an operator on this machine, or why there are none."""
-    count, gpus = _count_of_ranks(task, settings), _count_of_gpus()
-    if task.target.device == "cuda" and gpus < count:
-        return {"why_no_ranks": f"{count} ranks need {count} GPUs, and this machine has {gpus}"}
-    return {"ranks": count} if count else {}
-
-
-def _count_of_gpus() -> int:
-    """Those that this item may use: a cluster gives others to each, and what is known of the machine is older."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return len(this_machine().gpus) if visible is None else len([name for name in visible.split(",") if name])
-
-
 def _environment() -> dict[str, str]:
     """The environment variables for a worker: opwright's own, and the GPU that a cluster has given to this item. The
     process that it is forked from may have been started for another item."""
     return {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_") or k == "CUDA_VISIBLE_DEVICES"}
 
 
+# Cases on which the reference of an operator did not return, by its fingerprint, and how many are left out.
+_unreturned: dict[str, tuple[str, ...]] = {}
+_MOST_UNRETURNED = 3
+
+
 def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
+    """Run in workers; again without a case on which the reference does not return, and cannot be stopped within one
+    call of torch."""
+    while True:
+        unreturned = _unreturned.get(job.fingerprint, ())
+        attempt = _run_undisturbed(item, dataclasses.replace(job, unreturned=unreturned), on_step)
+        doing, hung = attempt.doing, attempt.ending.hung and not attempt.ending.broken
+        left_out = () if job.case or doing.who != REFERENCE or "sample=" in doing.case else (doing.case,)
+        if not (hung and any(left_out)) or len(unreturned) == _MOST_UNRETURNED:
+            return attempt
+        _unreturned[job.fingerprint] = (*unreturned, *left_out)
+
+
+def _run_undisturbed(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
     """Run in workers; once more and alone if the processes that check it were disturbed, perhaps by another kernel."""
     interpret = item.task.interpret
     with shared_server(interpret=interpret) as server:
