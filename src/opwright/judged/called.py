@@ -22,9 +22,10 @@ from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.contract.shapes.relations import parse_relation
 from opwright.errors import KernelError
+from opwright.judged.parameters import corresponding, state_of
 from opwright.judged.sources import Source, load_candidate
 
-__all__ = ["CalledTask", "parameters_of", "state_of", "without_running_tasks"]
+__all__ = ["CalledTask", "parameters_of", "without_running_tasks"]
 
 _MODULES_KEPT = 4
 # Of a constant that is halved for a sample.
@@ -41,11 +42,6 @@ def without_running_tasks() -> Iterator[None]:
         yield
     finally:
         _runs_tasks[0] = before
-
-
-def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters and buffers of a module, in the order in which a task has them as arguments."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class CalledTask:
@@ -164,14 +160,19 @@ class CalledTask:
         names = _once(functools.partial(load_candidate, path))
 
         @functools.lru_cache(_MODULES_KEPT)
-        def module_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> torch.nn.Module:
+        def module_of(
+            constants: tuple[tuple[str, int], ...], device: torch.device
+        ) -> tuple[torch.nn.Module, dict[str, str]]:
             def construct() -> torch.nn.Module:
                 arguments = self._constructor_arguments(constants)
                 torch.manual_seed(self._seed)
                 module: torch.nn.Module = names()[entry](*arguments)
                 return module
 
-            return _in_new_thread(construct).to(device)
+            module = _in_new_thread(construct)
+            initial = state_of(self._module_at(constants))
+            pairs = corresponding(state_of(module), {name: initial[name] for name in self._state})
+            return module.to(device), pairs
 
         def candidate(*arguments: Any) -> Any:
             passed = tree.map_tensors(torch.Tensor.contiguous, arguments)
@@ -180,8 +181,10 @@ class CalledTask:
             with torch.no_grad(), _own_extensions(path), _as_published(given):
                 function = names()[entry]
                 if self._constructor:
-                    function = module_of(self._constants_of(arguments), given[0].device)
-                    _fill(function, dict(zip(self._state, state, strict=True)))
+                    function, pairs = module_of(self._constants_of(arguments), given[0].device)
+                    values, own = dict(zip(self._state, state, strict=True)), state_of(function)
+                    for name, other in pairs.items():
+                        own[name].data.copy_(values[other])
                 takes_constants = getattr(function, "takes_constants", False)
                 constants = dict(self._constants_of(arguments)) if takes_constants else {}
                 returned = function(*self._with_scalars(inputs), **constants)
@@ -286,35 +289,6 @@ def _as_published(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
         with simulated_extensions():
             yield
-
-
-def _fill(module: torch.nn.Module, given: Mapping[str, torch.Tensor]) -> None:
-    """Give a candidate's parameters and buffers the values of the reference's: by name, or else in order.
-
-    Raises:
-        KernelError: they do not correspond.
-    """
-    own = state_of(module)
-    of_own, of_given = list(given), list(given)
-    if own.keys() != given.keys():
-        of_own, of_given = ([n for n, t in tensors.items() if not _counts(t)] for tensors in (own, given))
-    if [own[n].shape for n in of_own] != [given[n].shape for n in of_given]:
-        raise KernelError(
-            f"{type(module).__name__} must have the reference's parameters and buffers, {_listed(given)}, "
-            f"got {_listed(own)}",
-            fix="give it the same names, or as many of the same shapes in the same order",
-        )
-    for name, other in zip(of_own, of_given, strict=True):
-        own[name].data.copy_(given[other])
-
-
-def _counts(tensor: torch.Tensor) -> bool:
-    """Whether it is a counter, such as the number of batches that a batch norm has seen, which decides no result."""
-    return tensor.dim() == 0 and not tensor.is_floating_point()
-
-
-def _listed(tensors: Mapping[str, torch.Tensor]) -> str:
-    return ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items()) or "none"
 
 
 def _fresh(output: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from opwright import tree
 from opwright.contract.definition.randomness import RandomOperations
 from opwright.internals.compiler import fake_tensors
 from opwright.internals.tensors import version_of
-from opwright.judged.called import state_of
+from opwright.judged.parameters import state_of
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 

@@ -1,0 +1,69 @@
+"""Which of a reference's parameters and buffers those of a candidate are, which may have other names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+
+from opwright.errors import KernelError
+
+__all__ = ["corresponding", "state_of"]
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a module, in the order in which a task has them as arguments."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def corresponding(own: Tensors, given: Tensors) -> dict[str, str]:
+    """The name of one of the reference's for each of the candidate's that gets its value.
+
+    Both were constructed with the same seed, as KernelBench does. They correspond by name; or else by value, the first
+    first of equal ones; or else in order. One that has no other is left as its constructor has made it, if only one of
+    the two modules has such: the candidate's is a constant of its own, and it does without the reference's.
+
+    Raises:
+        KernelError: both modules have parameters or buffers that do not correspond.
+    """
+    pairs = _paired(own, given, lambda name, other: _flat(name) == _flat(other))
+    pairs |= _paired(
+        _without(own, pairs), _without(given, pairs.values()), lambda name, other: torch.equal(own[name], given[other])
+    )
+    left, others = _without(own, pairs), _without(given, pairs.values())
+    if left and others and [t.shape for t in left.values()] != [t.shape for t in others.values()]:
+        raise KernelError(
+            f"the candidate must have the reference's parameters and buffers, {_listed(given)}, got {_listed(own)}",
+            fix="give it the same names, or as many of the same shapes in the same order",
+        )
+    return pairs | dict(zip(left, others, strict=False))
+
+
+def _paired(own: Tensors, given: Tensors, correspond: Callable[[str, str], bool]) -> dict[str, str]:
+    """Pairs of one shape, each name in one of them at most."""
+    left, pairs = dict(given), {}
+    for name, tensor in own.items():
+        found = (n for n, t in left.items() if (t.shape, t.dtype) == (tensor.shape, tensor.dtype))
+        pairs[name] = next((n for n in found if correspond(name, n)), "")
+        left.pop(pairs[name], None)
+    return {name: other for name, other in pairs.items() if other}
+
+
+def _flat(name: str) -> str:
+    """``bn.weight`` and ``bn_weight`` are one name: a module's parameter, and one that was taken out of it."""
+    return name.replace(".", "_")
+
+
+def _without(tensors: Tensors, names: Collection[str]) -> dict[str, torch.Tensor]:
+    return {n: t for n, t in tensors.items() if n not in names and not _counts(t)}
+
+
+def _counts(tensor: torch.Tensor) -> bool:
+    """Whether it is a counter, such as the number of batches that a batch norm has seen, which decides no result."""
+    return tensor.dim() == 0 and not tensor.is_floating_point()
+
+
+def _listed(tensors: Tensors) -> str:
+    return ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items()) or "none"

@@ -1,0 +1,82 @@
+"""Parameters of a candidate correspond to the reference's by name, by the value that a seed gives, or in order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from opwright.errors import KernelError
+from opwright.judged.parameters import corresponding
+
+ZEROS, ONES = torch.zeros(4), torch.ones(4)
+A, B, C = (torch.arange(4.0) + n for n in (1, 2, 3))
+WIDE = torch.ones(4, 2)
+COUNTER = torch.tensor(0)
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "expected"),
+    [
+        ({"w": A, "b": B}, {"b": C, "w": ZEROS}, {"w": "w", "b": "b"}),
+        ({"n_weight": A, "n_bias": B}, {"n.bias": A, "n.weight": B}, {"n_weight": "n.weight", "n_bias": "n.bias"}),
+        # Of one shape, in another order: by value, as KernelBench's seed gives it.
+        ({"linear_bias": A, "own": B}, {"bias": B, "matmul.bias": A}, {"linear_bias": "matmul.bias", "own": "bias"}),
+        # Equal values: the first first.
+        ({"x": ZEROS, "y": ZEROS, "z": ONES}, {"c": ONES, "a": ZEROS, "b": ZEROS}, {"x": "a", "y": "b", "z": "c"}),
+        # Other values: in order.
+        ({"x": A, "y": B}, {"a": ONES, "b": C}, {"x": "a", "y": "b"}),
+        ({"x": A, "y": ONES}, {"a": ONES, "b": C}, {"x": "b", "y": "a"}),
+        # A counter decides nothing; a constant stays; what a candidate does without is not asked for.
+        ({"x": A}, {"a": ZEROS, "seen": COUNTER}, {"x": "a"}),
+        ({"x": A, "table": WIDE}, {"a": A}, {"x": "a"}),
+        ({"x": A}, {"a": A, "unused": B}, {"x": "a"}),
+        ({}, {"a": A}, {}),
+    ],
+)
+def test_they_correspond(own: Tensors, given: Tensors, expected: dict[str, str]) -> None:
+    assert corresponding(own, given) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [
+        ({"w": torch.ones(6, 1)}, {"w": torch.ones(1, 1)}),  # which would be broadcast
+        ({"x": A, "y": WIDE}, {"a": WIDE + 1, "b": ZEROS}),
+        ({"x": B}, {"a": ZEROS, "b": ONES}),
+        ({"x": A.double()}, {"a": A, "b": A}),
+    ],
+)
+def test_what_does_not_correspond_is_an_error(own: Tensors, given: Tensors) -> None:
+    with pytest.raises(KernelError, match=r"must have the reference's parameters and buffers, .* got"):
+        corresponding(own, given)
+
+
+class Reference(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.matmul, self.bias = nn.Linear(3, 4), nn.Parameter(torch.randn(4))
+        self.norm = nn.GroupNorm(2, 4)
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        linear = nn.Linear(3, 4)
+        self.weight, self.linear_bias = linear.weight, linear.bias
+        self.custom_bias = nn.Parameter(torch.randn(4))
+        self.norm = nn.GroupNorm(2, 4)
+
+
+def test_modules_that_a_seed_constructs_alike_correspond() -> None:
+    torch.manual_seed(42)
+    reference = Reference()
+    torch.manual_seed(42)
+    assert corresponding(dict(Own().named_parameters()), dict(reference.named_parameters())) == {
+        "weight": "matmul.weight",
+        "linear_bias": "matmul.bias",
+        "custom_bias": "bias",
+        "norm.weight": "norm.weight",
+        "norm.bias": "norm.bias",
+    }
