@@ -12,10 +12,9 @@ from typing import Any
 
 from kernelsim.errors import NotSimulatedError
 from kernelsim.host import Host, Key
-from kernelsim.triton_sim.frontend import Specialised, ttir
-from kernelsim.triton_sim.generation import Generated, generate
-from kernelsim.triton_sim.reading import read_module
-from kernelsim.triton_sim.writer import Site
+from kernelsim.triton_sim.from_ttir.writer import Site
+from kernelsim.triton_sim.frontend import Specialised
+from kernelsim.triton_sim.translation import Translated, translate
 
 __all__ = ["Compiled", "compile_kernel"]
 
@@ -81,31 +80,16 @@ def compile_kernel(function: Any, specialised: Specialised, host: Host, *, check
     key = (function, function.cache_key, types, constants, options, checked, host)
     with _COMPILING:
         if key not in _COMPILED:
-            _COMPILED[key] = _compile(function.__name__, ttir(function, specialised, host), checked, host)
+            _COMPILED[key] = _compile(function.__name__, translate(function, specialised, host), checked, host)
         return _COMPILED[key]
 
 
-def _generated(name: str, ttir: str) -> Generated:
-    try:
-        return generate(read_module(ttir))
-    except (
-        KeyError,
-        IndexError,
-        AttributeError,
-        StopIteration,
-    ) as error:  # the text has another form than what is read
-        raise NotSimulatedError(
-            f"{name}: the Triton simulator cannot read what Triton made of it: {type(error).__name__}: {error}",
-            fix="check this kernel in the interpreter, or on a GPU",
-        ) from error
-
-
-def _compile(name: str, ttir: str, checked: bool, host: Host) -> Compiled:
-    generated = _generated(name, ttir)
+def _compile(name: str, translated: Translated, checked: bool, host: Host) -> Compiled:
+    generated = translated.generated
     flags = [*_WITHOUT_CPP, *(["-DCHECKED"] if checked else [])]
-    if checked and "tt.dot" not in ttir:
+    if checked and "tt.dot" not in translated.ttir:
         flags.append(_FASTER_TO_COMPILE)
-    files = {"kernel.cpp": generated.text, "kernel.ttir": ttir}
+    files = {"kernel.cpp": generated.text, "kernel.ttir": translated.ttir}
     kernel = _library(f"{'checked' if checked else 'fast'}.{name}", files, host, flags, _LIBRARIES)
     return Compiled(name, kernel, _programs(host), tuple(generated.sites), tuple(generated.parameters), generated.waits)
 

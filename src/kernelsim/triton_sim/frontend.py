@@ -16,7 +16,7 @@ from kernelsim.host import Host
 from kernelsim.triton_sim import internals
 from kernelsim.triton_sim.memory import is_descriptor
 
-__all__ = ["Specialised", "specialise", "ttir"]
+__all__ = ["Specialised", "specialise", "stated_options", "ttir"]
 
 _TYPES = {
     "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "i64",
@@ -104,6 +104,11 @@ def _type_of(kernel: str, name: str, value: Any) -> str:
     )
 
 
+def stated_options(specialised: Specialised) -> dict[str, Any]:
+    """The options with which Triton's frontend runs."""
+    return {"enable_fp_fusion": True, **specialised.options, "debug": True}
+
+
 def ttir(function: Any, specialised: Specialised, host: Host) -> str:
     """The text of a jitted function's intermediate code for these arguments.
 
@@ -125,9 +130,8 @@ def ttir(function: Any, specialised: Specialised, host: Host) -> str:
         name, *inner = place.split(".")
         constants[(numbers[name], *map(int, inner))] = value
     source = source_class(fn=function, signature=specialised.signature, constexprs=constants, attrs={})
-    options = {"enable_fp_fusion": True, **specialised.options, "debug": True}
     try:
-        return internals.ttir(source, options, host)
+        return internals.ttir(source, stated_options(specialised), host)
     except Exception as error:  # the frontend raises errors of its own
         raise KernelError(f"Triton does not compile {function.__name__}: {_described(function, error)}") from error
 

@@ -14,7 +14,7 @@ from typing import Any
 from kernelsim.errors import NotSimulatedError
 from kernelsim.host import Host
 
-__all__ = ["NAMES", "ast_source", "autotuners_measure", "launches_go_to", "named", "ttir"]
+__all__ = ["NAMES", "ast_source", "autotuners_measure", "launches_go_to", "named", "parsed_options", "ttir"]
 
 # The private names by key, as a host is asked for them. They are the same in Triton 3.4 to 3.9.
 NAMES = {
@@ -48,16 +48,27 @@ def ast_source(host: Host) -> Any | None:
     return found[0] if all(one is not None for one in found) else None
 
 
+def _backend(options: Mapping[str, Any], host: Host) -> tuple[Any, Any, Any]:
+    """The target, Triton's backend for it, and the options as that takes them."""
+    make_backend: Any = host.triton_name("triton_make_backend")
+    target_of: Any = host.triton_name("triton_target")
+    assert None not in (make_backend, target_of)  # see ast_source
+    target = target_of("cuda", 90, 32)
+    backend = make_backend(target)
+    return target, backend, backend.parse_options(dict(options))
+
+
+def parsed_options(options: Mapping[str, Any], host: Host) -> str:
+    """The options that decide what the frontend makes, as text; "" if there is no such Triton."""
+    return "" if ast_source(host) is None else repr(_backend(options, host)[2])
+
+
 def ttir(source: Any, options: Mapping[str, Any], host: Host) -> str:
     """The text, with locations, of what Triton's frontend makes of an ``ast_source`` for an H100, which need not be
     present."""
     ir: Any = host.triton_name("triton_ir")
-    make_backend: Any = host.triton_name("triton_make_backend")
-    target_of: Any = host.triton_name("triton_target")
-    assert None not in (ir, make_backend, target_of)  # see ast_source
-    target = target_of("cuda", 90, 32)
-    backend = make_backend(target)
-    parsed = backend.parse_options(dict(options))
+    target, backend, parsed = _backend(options, host)
+    assert ir is not None  # see ast_source
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import linecache
 import math
-import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
@@ -126,9 +125,7 @@ class Simulation:
     def order(self, grid: tuple[int, int, int]) -> np.ndarray[Any, Any] | None:
         if self.seed is None:
             return None
-        numbers = list(range(grid[0] * grid[1] * grid[2]))
-        random.Random(self.seed).shuffle(numbers)
-        return np.array(numbers, dtype=np.int32)
+        return np.random.default_rng(self.seed).permutation(np.arange(math.prod(grid), dtype=np.int32))
 
 
 _left_out: ContextVar[int] = ContextVar("left_out", default=0)

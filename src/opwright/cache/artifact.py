@@ -60,9 +60,10 @@ class Verified:
 
 def folders_of(root: Path, key: ArtifactKey) -> list[Path]:
     """The folders with artifacts of a key, valid or not; the newest first."""
-    found = [root / key.folder] if (root / key.folder).exists() else []
+    name = key.folder
+    found, start = [root / name] if (root / name).exists() else [], f"{name}."
     with suppress(OSError):
-        states = [Path(e.path) for e in os.scandir(root) if e.name.startswith(f"{key.folder}.")]
+        states = [root / other for other in os.listdir(root) if other.startswith(start)]
         found += sorted(states, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)
     return found
 

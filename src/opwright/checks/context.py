@@ -242,8 +242,8 @@ class Context:
             if is_as_long(case, known):
                 return SkippedCase(why, is_too_large=True)
         if self.runs_slowly and case.sample is None and self.request.shrinks:
-            expected = expected_seconds(case, self.records.seconds)
-            if expected > self.request.timeout / 2:  # the rest is for a machine that gets busier
+            most = self.request.timeout / 2  # the rest is for a machine that gets busier
+            if expected := expected_seconds(case, self.records.seconds, most):
                 return SkippedCase(f"{self.target} would take about {expected:.0f} s for it (--timeout allows more)")
         prepared = self.prepare(case)
         if isinstance(prepared, SkippedCase):

@@ -306,7 +306,7 @@ def test_launches_give_their_memory_back() -> None:
 
 def test_text_that_cannot_be_read_is_refused() -> None:
     from kernelsim.errors import NotSimulatedError
-    from kernelsim.triton_sim.compilation import _generated
+    from kernelsim.triton_sim.translation import _generated
 
     with pytest.raises(NotSimulatedError, match="kernel: the Triton simulator cannot read"):
         _generated(

@@ -13,8 +13,9 @@ __all__ = ["expected_seconds"]
 _CALLS = 8
 
 
-def expected_seconds(case: Case, seconds: Mapping[Case, float]) -> float:
-    """The seconds that a call takes if its time grows no faster than each size; 0 if too little is known.
+def expected_seconds(case: Case, seconds: dict[Case, float], most: float) -> float:
+    """The seconds that a call takes if its time grows no faster than each size; 0 if that is not more than ``most``,
+    or too little is known.
 
     Each earlier case gives such an estimate, and the least counts: smaller sizes are taken to save nothing.
 
@@ -24,8 +25,12 @@ def expected_seconds(case: Case, seconds: Mapping[Case, float]) -> float:
     """
     if len(seconds) < _CALLS:
         return 0.0
-    found = [took * _growth(dict(known.sizes), dict(case.sizes)) for known, took in seconds.items()]
-    return min(found)
+    sizes, least = dict(case.sizes), math.inf
+    for known in reversed(seconds):  # the latest is mostly as large
+        least = min(least, seconds[known] * _growth(dict(known.sizes), sizes))
+        if least <= most:
+            return 0.0
+    return least
 
 
 def _growth(before: Mapping[str, Size], now: Mapping[str, Size]) -> float:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kernelsim.errors import NotSimulatedError
-from kernelsim.triton_sim.elementwise import c_type, form_of
-from kernelsim.triton_sim.naming import make_names_unique
-from kernelsim.triton_sim.provenance import only_for_first_thread, sources_of_pointers
-from kernelsim.triton_sim.reading import Block, Function, Operation, Type, parse_type, split_types
-from kernelsim.triton_sim.simplification import INDEXED, Uses, simplify
+from kernelsim.triton_sim.from_ttir.elementwise import c_type, form_of
+from kernelsim.triton_sim.from_ttir.naming import make_names_unique
+from kernelsim.triton_sim.from_ttir.provenance import only_for_first_thread, sources_of_pointers
+from kernelsim.triton_sim.from_ttir.reading import Block, Function, Operation, Type, parse_type, split_types
+from kernelsim.triton_sim.from_ttir.simplification import INDEXED, Uses, simplify
 
 __all__ = [
     "FunctionWriter",

@@ -8,8 +8,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from kernelsim.triton_sim.elementwise import ELEMENTWISE
-from kernelsim.triton_sim.reading import NAME, Block, Function, Operation
+from kernelsim.triton_sim.from_ttir.elementwise import ELEMENTWISE
+from kernelsim.triton_sim.from_ttir.reading import NAME, Block, Function, Operation
 
 __all__ = ["only_for_first_thread", "sources_of_pointers"]
 

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 
-from kernelsim.triton_sim.reading import NAME, Block, Function, Operation
+from kernelsim.triton_sim.from_ttir.reading import NAME, Block, Function, Operation
 
 __all__ = ["make_names_unique"]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kernelsim.triton_sim.elementwise import ELEMENTWISE, form_of
-from kernelsim.triton_sim.reading import NAME, Block, Function, Operation
+from kernelsim.triton_sim.from_ttir.elementwise import ELEMENTWISE, form_of
+from kernelsim.triton_sim.from_ttir.reading import NAME, Block, Function, Operation
 
 __all__ = ["INDEXED", "Uses", "simplify"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kernelsim.triton_sim.elementwise import RMW
-from kernelsim.triton_sim.reading import NAME, Operation
-from kernelsim.triton_sim.tensors import TensorWriter
-from kernelsim.triton_sim.writer import element_of, strides_of, unsigned, value
+from kernelsim.triton_sim.from_ttir.elementwise import RMW
+from kernelsim.triton_sim.from_ttir.reading import NAME, Operation
+from kernelsim.triton_sim.from_ttir.tensors import TensorWriter
+from kernelsim.triton_sim.from_ttir.writer import element_of, strides_of, unsigned, value
 
 __all__ = ["DescriptorWriter"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kernelsim.triton_sim.elementwise import EXTERNAL, RMW
-from kernelsim.triton_sim.products import ProductWriter
-from kernelsim.triton_sim.reading import NAME, Operation, Type
-from kernelsim.triton_sim.writer import (
+from kernelsim.triton_sim.from_ttir.elementwise import EXTERNAL, RMW
+from kernelsim.triton_sim.from_ttir.products import ProductWriter
+from kernelsim.triton_sim.from_ttir.reading import NAME, Operation, Type
+from kernelsim.triton_sim.from_ttir.writer import (
     c_of,
     constant,
     element_of,

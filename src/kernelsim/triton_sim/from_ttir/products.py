@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from kernelsim.triton_sim.reading import Operation
-from kernelsim.triton_sim.writer import FunctionWriter, element_of, value
+from kernelsim.triton_sim.from_ttir.reading import Operation
+from kernelsim.triton_sim.from_ttir.writer import FunctionWriter, element_of, value
 
 __all__ = ["ProductWriter"]
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelsim.triton_sim.descriptors import DescriptorWriter
-from kernelsim.triton_sim.reading import Function, Operation
-from kernelsim.triton_sim.writer import Site, c_of, head, identifier, unsigned, value
+from kernelsim.triton_sim.from_ttir.descriptors import DescriptorWriter
+from kernelsim.triton_sim.from_ttir.reading import Function, Operation
+from kernelsim.triton_sim.from_ttir.writer import Site, c_of, head, identifier, unsigned, value
 
 __all__ = ["Generated", "generate"]
 
