@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
+class _Started:
+    """A call that begins: what it is prepared with, a copy of the arguments, and the time."""
+
+    prepared: Prepared
+    before: Any
+    began: float
+
+
 @dataclass
 class Context:
     """What a check sees: the kernel under test, the cases, and how both it and the reference are run.
@@ -77,6 +87,7 @@ class Context:
     failed_checks: set[str] = field(default_factory=set)
     examined: dict[tuple[str, Case], str | SkippedCase | None] = field(default_factory=dict)
     _kept: KeptRuns = field(default_factory=KeptRuns)
+    _begun: _Started | None = None
 
     def __post_init__(self) -> None:
         self.calls = self.calls or CallsHere(self.op, self.kernel, self.device)
@@ -237,7 +248,19 @@ class Context:
 
         return named
 
-    def _run(self, case: Case) -> Observation | SkippedCase:
+    def begin(self, case: Case) -> None:
+        """Let the kernel run on a case that is observed next, while this process does something else. Only where the
+        reference is known to be defined."""
+        if not self.request.overlaps or case not in self.records.defined or self._kept.get(case) is not None:
+            return
+        with contextlib.suppress(MemoryError, torch.OutOfMemoryError):  # ``observe`` says so
+            started = self._started(case)
+            if isinstance(started, _Started):
+                self.calls.begin(started.prepared.arguments)
+                self._begun = started
+
+    def _started(self, case: Case) -> _Started | SkippedCase:
+        """What is known before the kernel runs."""
         for known, why in self.records.uncompiled.items():
             if is_as_long(case, known):
                 return SkippedCase(why, is_too_large=True)
@@ -248,13 +271,23 @@ class Context:
         prepared = self.prepare(case)
         if isinstance(prepared, SkippedCase):
             return prepared
+        return _Started(prepared, copy_of(prepared.arguments), time.monotonic())
+
+    def _run(self, case: Case) -> Observation | SkippedCase:
+        begun, self._begun = self._begun, None
+        try:
+            started = begun if begun is not None and begun.prepared.case == case else self._started(case)
+        except (MemoryError, torch.OutOfMemoryError):
+            return SkippedCase("there is not enough memory for copies of the arguments")
+        if isinstance(started, SkippedCase):
+            return started
+        prepared, before, began = started.prepared, started.before, started.began
         arguments = prepared.arguments
         try:
             _ = prepared.reference.exact
         except Exception as error:
             return SkippedCase(f"the reference raises {type(error).__name__} in float64: {_first_line(error)}")
         try:
-            before, began = copy_of(arguments), time.monotonic()
             call = self.calls.observe(arguments)
         except (MemoryError, torch.OutOfMemoryError):
             return SkippedCase("there is not enough memory for copies of the arguments")

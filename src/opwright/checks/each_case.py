@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -39,9 +40,9 @@ def check_each_case(
     failures: list[tuple[str, Case]] = []
     ran = 0
     passed: list[Case] = []
-    for case in chosen:
+    for case, following in itertools.zip_longest(chosen, chosen[1:]):
         if runs:
-            wrong = _examine(context, check, checker, case, failures)
+            wrong = _examine(context, check, checker, case, failures, following)
         else:
             wrong = _examine_alone(context, check, checker, case)
         if isinstance(wrong, SkippedCase):
@@ -97,15 +98,24 @@ def _too_small(context: Context, chosen: Sequence[Case], passed: Sequence[Case])
 
 
 def _examine(
-    context: Context, check: str, checker: Checker, case: Case, failures: Sequence[tuple[str, Case]]
+    context: Context,
+    check: str,
+    checker: Checker,
+    case: Case,
+    failures: Sequence[tuple[str, Case]],
+    following: Case | None,
 ) -> str | SkippedCase | None:
     """What a checker says of a case. The checkers beside it examine the same run, as many cases are too large to
-    be kept for them."""
+    be kept for them. Meanwhile, the kernel runs on the following case."""
     if (check, case) not in context.examined:
+        run: Observation | SkippedCase | None = None
         for name, each in {check: checker, **context.checkers}.items():
             if (name, case) not in context.examined:
                 context.progress(name, str(case))
-                run = context.observe(case)
+                if run is None:
+                    run = context.observe(case)
+                    if following is not None and (check, following) not in context.examined:
+                        context.begin(following)
                 known = failures if name == check else ()
                 context.examined[name, case] = run if isinstance(run, SkippedCase) else _said(context, each, run, known)
     return context.examined[check, case]

@@ -116,6 +116,9 @@ class Calls(Protocol):
     def observe(self, arguments: Sequence[Any]) -> Call:
         """Call it with a copy of some arguments, and look at all that it does."""
 
+    def begin(self, arguments: Sequence[Any]) -> None:
+        """Let a call of ``observe`` with these arguments, which follows, run until then in another process."""
+
     def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written. A seed is for torch's generators."""
 
@@ -163,6 +166,9 @@ class CallsHere:
 
     def observe(self, arguments: Sequence[Any]) -> Call:
         return self.observe_in(same_layout(tuple(arguments)))
+
+    def begin(self, arguments: Sequence[Any]) -> None:
+        """There is no other process."""
 
     def observe_in(self, passed: tuple[Any, ...]) -> Call:
         """``observe``, with a copy that was made already."""

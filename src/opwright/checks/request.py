@@ -22,6 +22,7 @@ class Request:
         timeout: the seconds that one step may take.
         reproduce: the command that repeats a failing case, with the placeholders {check} and {case}.
         shrinks: whether a failing case is replaced by a smaller one; a case that was asked for is shown as it is.
+        overlaps: whether the kernel runs on a case while results of the one before are compared.
         tries: how many simpler cases are tried in place of one that fails.
     """
 
@@ -30,6 +31,7 @@ class Request:
     timeout: float = 60.0
     reproduce: str = ""
     shrinks: bool = True
+    overlaps: bool = True
     tries: int = 60
 
 

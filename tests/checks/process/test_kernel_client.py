@@ -158,3 +158,28 @@ def test_gradients(remote, tracked):
 def test_a_kernel_that_is_chosen_has_its_name(remote):
     assert remote(two, "right").chosen(_arguments()) == "right"
     assert remote(two, "right").chosen([t.double() for t in _arguments()]) == "right"
+
+
+def test_a_call_that_was_begun_is_the_one_that_is_observed(remote):
+    x, w = _arguments()
+    calls = remote(two, "right")
+    first, second = (x, w), (x + 1, w)
+    calls.begin(first)
+    assert torch.equal(calls.observe(first).outputs[0], x * w)
+    calls.begin(second)
+    assert torch.equal(calls.observe(first).outputs[0], x * w)  # another is asked for
+    calls.begin(second)
+    assert torch.equal(calls.results(first)[0], x * w)
+    assert torch.equal(calls.observe(second).outputs[0], (x + 1) * w)
+    calls.begin(first)
+    assert calls.chosen(second) == "right"
+    calls.begin(second)
+    calls.begin(first)
+    assert torch.equal(calls.observe(first).outputs[0], x * w)
+
+
+def test_what_a_call_raises_that_nobody_waits_for_is_not_another_s(remote):
+    calls = remote(two, "raises")
+    calls.begin(_arguments())
+    assert calls.chosen(_arguments()) == "raises"
+    assert isinstance(calls.observe(_arguments()).outputs, Raised)

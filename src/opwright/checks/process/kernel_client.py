@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,14 @@ class NotSimulated(BaseException):
     """The simulator does not have something that the kernel needs; no check may take it for an error of its own."""
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A call that runs: its arguments, and the copies that the other process has."""
+
+    arguments: Sequence[Any]
+    passed: Any
+
+
 class RemoteCalls:
     """Calls in the process of the kernel.
 
@@ -38,6 +47,7 @@ class RemoteCalls:
 
     def __init__(self, link: Connection, signature: Signature, relay: Callable[[Message], None]) -> None:
         self._link, self._signature, self._relay = link, signature, relay
+        self._begun: _Begun | None = None
 
     def why_unavailable(self) -> str | None:
         """Why the operator could not be loaded there, or None; the first answer."""
@@ -48,15 +58,21 @@ class RemoteCalls:
         return str(self.answer()[0].get("wrong", "")) or None
 
     def chosen(self, arguments: Sequence[Any]) -> str:
-        self._link.ask("chosen", {"arguments": arguments})
+        self._ask("chosen", {"arguments": arguments})
         header, _ = self.answer()
         if "refused" in header:
             raise CheckError(str(header["refused"]))
         return str(header.get("chosen"))
 
+    def begin(self, arguments: Sequence[Any]) -> None:
+        self._begun = _Begun(arguments, self._ask("observe", {"arguments": tuple(arguments)})["arguments"])
+
     def observe(self, arguments: Sequence[Any]) -> Call:
-        passed = self._link.ask("observe", {"arguments": tuple(arguments)})["arguments"]
-        header, payload = self.answer()
+        if self._begun is None or self._begun.arguments is not arguments:
+            self.begin(arguments)
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        passed, (header, payload) = begun.passed, self.answer()
         with _as_broken():
             changed = _changed(header)
             if "raised" in header:
@@ -72,7 +88,7 @@ class RemoteCalls:
             )
 
     def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
-        passed = self._link.ask("results", {"arguments": tuple(arguments), "seed": seed})["arguments"]
+        passed = self._ask("results", {"arguments": tuple(arguments), "seed": seed})["arguments"]
         header, payload = self.answer()
         with _as_broken():
             if "raised" in header:
@@ -88,7 +104,7 @@ class RemoteCalls:
     ) -> Gradients:
         question = {"arguments": list(arguments), "incoming": list(incoming), "tracked": list(tracked)}
         also = None if meanwhile is None else [list(meanwhile.arguments), list(meanwhile.incoming)]
-        sent = self._link.ask("gradients", {**question, "meanwhile": also})
+        sent = self._ask("gradients", {**question, "meanwhile": also})
         passed = sent["arguments"], sent["incoming"]
         header, payload = self.answer()
         with _as_broken():
@@ -103,7 +119,7 @@ class RemoteCalls:
 
     def check(self, name: str, context: Context) -> Iterator[Finding | NotChecked]:
         """Run a check there. Its findings are the word of that process."""
-        self._link.ask("check", {"name": name, "cases": context.cases, "records": context.records})
+        self._ask("check", {"name": name, "cases": context.cases, "records": context.records})
         for _ in range(_MOST_RESULTS):
             result = self._next_result(name)
             if result is None:
@@ -133,6 +149,14 @@ class RemoteCalls:
                     self._relay(notice)
                 case other:
                     raise BrokenAnswer(f"a message that is not of the check {name!r} ({type(other).__name__})")
+
+    def _ask(self, kind: str, values: Any) -> Any:
+        """Ask, once what was begun has been answered; nobody waits for that any more, and whoever does calls again."""
+        if self._begun is not None:
+            self._begun = None
+            with contextlib.suppress(torch.OutOfMemoryError, CompileTimeoutError, CheckError):
+                self.answer()
+        return self._link.ask(kind, values)
 
     def answer(self) -> tuple[dict[str, Any], bytes]:
         """The answer to the last question; notices that come before it are handed on."""

@@ -44,6 +44,7 @@ class Job:
         temporary: a folder for the kernel's temporary files.
         sandbox: whether the kernel's process is confined.
         unreturned: cases on which the reference did not return, and was ended.
+        overlaps: whether the kernel runs on a case while results of the one before are compared.
     """
 
     kernel: str
@@ -67,6 +68,7 @@ class Job:
     temporary: str = ""
     sandbox: bool = False
     unreturned: tuple[str, ...] = ()
+    overlaps: bool = True
 
 
 def write_job(job: Job) -> bytes:

@@ -33,7 +33,7 @@ def enter(job: Job) -> None:
 
 def request_of(job: Job) -> Request:
     """What a job asks of the checks."""
-    return Request(job.level, job.asked, job.timeout, job.reproduce, shrinks=not job.case)
+    return Request(job.level, job.asked, job.timeout, job.reproduce, shrinks=not job.case, overlaps=job.overlaps)
 
 
 def hide_memory() -> None:

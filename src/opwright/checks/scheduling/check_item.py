@@ -254,12 +254,23 @@ def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
     call of torch."""
     while True:
         unreturned = _unreturned.get(job.fingerprint, ())
-        attempt = _run_undisturbed(item, dataclasses.replace(job, unreturned=unreturned), on_step)
+        attempt = _run_for_blame(item, dataclasses.replace(job, unreturned=unreturned), on_step)
         doing, hung = attempt.doing, attempt.ending.hung and not attempt.ending.broken
         left_out = () if job.case or doing.who != REFERENCE or "sample=" in doing.case else (doing.case,)
         if not (hung and any(left_out)) or len(unreturned) == _MOST_UNRETURNED:
             return attempt
         _unreturned[job.fingerprint] = (*unreturned, *left_out)
+
+
+def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
+    """Run in workers. If one ended that should not have while the kernel ran beside the reference, run again with one
+    after the other, to see which of them has ended it, and on which case."""
+    attempt = _run_undisturbed(item, job, on_step)
+    check = CHECKS.get(attempt.doing.check)
+    if not attempt.ending.went_wrong or attempt.ending.hung or check is None or check.examines is None:
+        return attempt
+    again = _run_undisturbed(item, dataclasses.replace(job, overlaps=False), on_step)
+    return again if again.ending.went_wrong or attempt.ending.is_shortage else attempt
 
 
 def _run_undisturbed(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:

@@ -1,0 +1,106 @@
+"""The kernel runs on a case while the one before is compared: nothing is called twice, and who fails is named."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+import opwright as ow
+from opwright.checks.context import Context
+from opwright.checks.each_case import check_each_case
+from opwright.checks.kernel_calls import Call, CallsHere
+from opwright.checks.outputs import values
+from opwright.checks.request import Request
+from opwright.contract.inputs.cases import cases
+from opwright.results import Finding, Status
+from opwright.target import Target
+
+
+@ow.op("overlap::twice")
+def twice(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    if type(x) is torch.Tensor and x.shape[0] in (127, 128, 129):
+        time.sleep(0.3)  # so that a kernel that ends meanwhile does so while this runs
+    return 2 * x
+
+
+@twice.python(name="right")
+def _(x):
+    return x + x
+
+
+@twice.python(name="ends")
+def _(x):
+    if x.shape[0] == 128:
+        os._exit(7)
+    return x + x
+
+
+@twice.python(name="ends the process that checks it")
+def _(x):
+    if x.shape[0] == 128:
+        os.kill(os.getppid(), 9)
+    return x + x
+
+
+class Noted(CallsHere):
+    """Calls in this process, in the order in which they are begun and observed."""
+
+    def __init__(self) -> None:
+        super().__init__(twice, "right", "cpu")
+        self.begun: list[int] = []
+        self.observed: list[int] = []
+        self.arguments: dict[int, object] = {}
+
+    def begin(self, arguments) -> None:
+        self.begun.append(len(arguments[0]))
+        self.arguments[len(arguments[0])] = arguments
+
+    def observe(self, arguments) -> Call:
+        size = len(arguments[0])
+        self.observed.append(size)
+        if size in self.arguments:
+            assert self.arguments[size] is arguments  # what was begun is what is observed
+        return super().observe(arguments)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_each_case_is_begun_once_while_the_one_before_is_compared(overlaps: bool) -> None:
+    calls = Noted()
+    context = Context(twice, "right", Target("cpu"), [], Request(overlaps=overlaps), calls=calls)
+    small = (case for case in cases(twice.contract, "quick") if case.is_plain and case.layout == "contiguous")
+    chosen = {size: case for case in small for _, size in case.sizes if size < 200}
+    context.cases = list(chosen.values())
+    assert len(context.cases) > 3
+    for case in context.cases:
+        assert context.admits(case)
+    (found,) = check_each_case(context, "values", values.find_error)
+    assert isinstance(found, Finding)
+    assert found.status is Status.PASS
+    assert calls.observed == [*chosen]
+    assert calls.begun == ([*chosen][1:] if overlaps else [])
+
+
+def test_a_case_for_which_the_reference_is_not_known_to_be_defined_is_not_begun() -> None:
+    calls = Noted()
+    context = Context(twice, "right", Target("cpu"), cases(twice.contract, "smoke"), calls=calls)
+    context.begin(context.cases[0])
+    assert not calls.begun
+
+
+@pytest.mark.slow  # whole checks, one of them twice
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [("ends", "exit code 7"), ("ends the process that checks it", "the kernel ")],
+)
+def test_a_kernel_that_ends_beside_the_reference_is_named_with_its_case(kernel: str, said: str) -> None:
+    right, wrong = ow.check(twice, checks=["values"], kernels=["right", kernel], device="cpu").verdicts
+    assert right.status is Status.PASS
+    assert wrong.status is Status.FAIL
+    finding = wrong.findings[-1]
+    assert said in finding.message
+    assert finding.case.startswith("n=128 ")
