@@ -782,3 +782,24 @@ def test_the_temporary_folder_goes_away_with_its_process(tmp_path: Path) -> None
     assert content == "binary"
     assert process.returncode == 0
     assert not Path(folder).parent.exists()
+
+
+def test_a_folder_is_listed_again_once_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or listdir(folder))
+    key = ArtifactKey("add", (("source", "x"),))
+    first, second = (tmp_path / f"{key.folder}.{state}" for state in "ab")
+    first.mkdir()
+    assert artifact.folders_of(tmp_path, key) == [first]
+    assert artifact.folders_of(tmp_path, key) == [first]
+    assert len(listed) == 2  # it has changed lately
+    long_ago = time.time() - 60
+    os.utime(tmp_path, (long_ago, long_ago))
+    for _ in range(3):
+        assert artifact.folders_of(tmp_path, key) == [first]
+    assert len(listed) == 3
+    second.mkdir()
+    assert set(artifact.folders_of(tmp_path, key)) == {first, second}
+    shutil.rmtree(first)
+    assert artifact.folders_of(tmp_path, key) == [second]

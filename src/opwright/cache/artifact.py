@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,10 @@ __all__ = ["MANIFEST", "ArtifactKey", "Verified", "folders_of", "publish", "veri
 MANIFEST = "manifest.json"
 _SCHEMA = "opwright.artifact/2"
 _LONGEST_SHOWN = 200  # longer parts of a key (whole sources) are stored in the manifest as a hash
+
+# What folders hold, by the time of their last change; and for how many nanoseconds after that one is not remembered.
+_LISTED: dict[Path, tuple[int, tuple[str, ...]]] = {}
+_LATELY = 2_000_000_000
 
 _Stamp = tuple[int, int, int]  # st_ctime_ns, st_size, st_ino: a file with the same stamp is unchanged, its mode too
 
@@ -63,9 +68,20 @@ def folders_of(root: Path, key: ArtifactKey) -> list[Path]:
     name = key.folder
     found, start = [root / name] if (root / name).exists() else [], f"{name}."
     with suppress(OSError):
-        states = [root / other for other in os.listdir(root) if other.startswith(start)]
+        states = [root / other for other in _names_in(root) if other.startswith(start)]
         found += sorted(states, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)
     return found
+
+
+def _names_in(root: Path) -> tuple[str, ...]:
+    """The names in a folder, of which there may be thousands, listed again once it has changed. One that has changed
+    lately is listed each time, as a file system's clock may be coarse."""
+    changed = root.stat().st_mtime_ns
+    known, names = _LISTED.get(root, (0, ()))
+    if known != changed or time.time_ns() - changed < _LATELY:
+        names = tuple(os.listdir(root))
+        _LISTED[root] = (changed, names) if time.time_ns() - changed >= _LATELY else (0, ())
+    return names
 
 
 def publish(scratch: Path, root: Path, key: ArtifactKey, read: ReadFiles | None) -> Path:
