@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import opwright as ow
 from opwright.gallery import llm
+from opwright.gallery.llm import activations, norms
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -91,15 +94,41 @@ def test_cross_entropy_is_torch_s(smoothing):
     assert_same(llm.cross_entropy(logits, labels, smoothing, 1e-3), with_z, logits)
 
 
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    ("module", "instance"),
+    [
+        (norms, "rms_norm<{}, {}, 4>"), (activations, "softmax<{}, {}, 4>"), (activations, "glu<{}, {}, 2, 1>"),
+    ],
+)  # fmt: skip
+def test_kernels_in_cuda_load_16_bytes_at_once(module, instance):
+    for of_width in (("float", 4), ("__nv_bfloat16", 8)):
+        code, _ = module.in_cuda.entry("sm_90", instance.format(*of_width))
+        assert re.search(r"ld\.global\.nc\.v4|ld\.global\.nc\.v2\.b64", code.ptx.read_text())
+
+
+@pytest.mark.mojo
+@pytest.mark.slow  # compiles Mojo
+def test_the_softmax_in_mojo_is_that_of_torch():
+    for dtype in (torch.float32, torch.bfloat16):
+        x = random(5, 77).detach().to(dtype)
+        torch.testing.assert_close(llm.softmax.kernels["mojo"](x), x.softmax(-1))
+
+
 # Whole checks, of several seconds each.
 @pytest.mark.parametrize(
     "device",
     [
+        pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.compiler]),
         pytest.param("cpu-sim", marks=[pytest.mark.slow, pytest.mark.triton]),
         pytest.param("cuda", marks=pytest.mark.gpu),
     ],
 )
 @pytest.mark.parametrize("name", [name for name in llm.__all__ if isinstance(getattr(llm, name), ow.Op)])
 def test_every_kernel_passes_the_whole_check(name, device):
-    (verdict,) = ow.check(getattr(llm, name), device=device).verdicts
-    assert verdict.status == "pass", verdict.findings
+    operator = getattr(llm, name)
+    kernels = [name for name in operator.kernels if (name in ("cpp", "mojo")) == (device == "cpu")]
+    if not kernels:
+        pytest.skip("its kernels are for a GPU")
+    for verdict in ow.check(operator, kernels=kernels, device=device).verdicts:
+        assert verdict.status == "pass", (verdict.kernel, verdict.findings)

@@ -1,14 +1,14 @@
-"""Gated activations (SwiGLU, GeGLU) and softmax: forward and backward, in Triton."""
+"""Gated activations (SwiGLU, GeGLU) and softmax: in Triton, forward also in CUDA C++, softmax also in Mojo."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import opwright as ow
-from opwright.gallery.llm.floats import Floats, is_whole
+from opwright.gallery.llm.floats import CPP_TYPE, Floats, cuda_block, cuda_width, is_whole, rows_of
 
 __all__ = ["glu", "glu_backward", "softmax", "softmax_backward"]
 
@@ -65,6 +65,25 @@ def glu_gradient(ctx, grad):
 glu.register_autograd(glu_gradient, setup_context=keep_for_glu)
 glu.triton("kernels/activations_triton.py", entry="glu")
 glu_backward.triton("kernels/activations_triton.py", entry="glu_backward")
+in_cuda = ow.cuda_module("kernels/activations.cu")
+THREADS, ROUNDS = 256, 2  # as in activations.cu
+
+
+@glu.cuda(name="cuda")
+def _(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    if out.numel():
+        has_gaps = not (gate.is_contiguous() and up.is_contiguous())
+        x, y = (rows_of(t) if has_gaps else t.reshape(1, -1) for t in (gate, up))
+        rows, n = x.shape
+        width = cuda_width(n, x, y, out.view(rows, n))
+        blocks = ow.cdiv(n, THREADS * width * ROUNDS)
+        number = get_args(Activation).index(activation)
+        kernel = in_cuda[f"glu<{CPP_TYPE[x.dtype]}, {width}, {ROUNDS}, {number}>"]
+        kernel[rows * blocks, THREADS](x, y, out, n, blocks, x.stride(0), y.stride(0))
+    return out
+
+
 glu.sizes(n=((4096, 14336),))
 glu_backward.sizes(n=((4096, 14336),))
 
@@ -98,5 +117,20 @@ def softmax_gradient(ctx, grad):
 softmax.register_autograd(softmax_gradient, setup_context=keep_result)
 softmax.triton("kernels/activations_triton.py", entry="softmax", when=is_whole)
 softmax_backward.triton("kernels/activations_triton.py", entry="softmax_backward", when=is_whole)
+softmax.mojo("kernels/softmax.mojo")
+
+
+@softmax.cuda(name="cuda", when=is_whole)
+def _(x: Tensor) -> Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if out.numel():
+        rows, n = rows_of(x), x.shape[-1]
+        width = cuda_width(n, rows, out.view(-1, n))
+        rounds, grid, block = cuda_block(len(rows), n, width)
+        kernel = in_cuda[f"softmax<{CPP_TYPE[x.dtype]}, {width}, {rounds}>"]
+        kernel[grid, block](rows, out, len(rows), n, rows.stride(0))
+    return out
+
+
 softmax.sizes(b=(4096, 16_384, 8192), n=(4096, 4096, 16_384))
 softmax_backward.sizes(b=(4096, 16_384, 8192), n=(4096, 4096, 16_384))

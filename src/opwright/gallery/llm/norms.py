@@ -1,4 +1,4 @@
-"""RMSNorm, RMSNorm of a sum with the residual, and LayerNorm: forward and backward, in Triton."""
+"""RMSNorm (also in CUDA C++ and C++), RMSNorm of a sum with the residual, and LayerNorm, in Triton."""
 
 from typing import Annotated
 
@@ -8,7 +8,16 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.gallery.llm.floats import Eps, Floats, is_whole
+from opwright.gallery.llm.floats import (
+    CPP_TYPE,
+    Eps,
+    Floats,
+    cuda_block,
+    cuda_width,
+    float32_like,
+    is_whole,
+    rows_of,
+)
 
 __all__ = ["add_rms_norm", "add_rms_norm_", "layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"]
 
@@ -55,6 +64,20 @@ def rms_norm_gradient(ctx, grad):
 rms_norm.register_autograd(rms_norm_gradient, setup_context=keep_for_rms_norm)
 rms_norm.triton("kernels/norms_triton.py", entry="rms_norm", when=is_whole)
 rms_norm_backward.triton("kernels/norms_triton.py", entry="rms_norm_backward", when=is_whole)
+rms_norm.cpp("kernels/norms.cpp")
+in_cuda = ow.cuda_module("kernels/norms.cu")
+
+
+@rms_norm.cuda(name="cuda", when=is_whole)
+def _(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    out, rstd = torch.empty(x.shape, dtype=x.dtype, device=x.device), float32_like(x, *x.shape[:-1])
+    if out.numel():
+        rows, weight, n = rows_of(x), weight.contiguous(), x.shape[-1]
+        width = cuda_width(n, rows, weight[None], out.view(-1, n))
+        rounds, grid, block = cuda_block(len(rows), n, width)
+        kernel = in_cuda[f"rms_norm<{CPP_TYPE[x.dtype]}, {width}, {rounds}>"]
+        kernel[grid, block](rows, weight, out, rstd, len(rows), n, rows.stride(0), eps)
+    return out, rstd
 
 
 # -- the same of a sum -------------------------------------------------------------------------------------------
