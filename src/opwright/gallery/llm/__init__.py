@@ -1,9 +1,10 @@
-"""Operators of a language model: norms, gated activations, softmax, rotary embedding and cross entropy, in Triton.
+"""Operators of a language model, with kernels in the language that suits each: norms, activations, losses, AdamW.
 
 ``patch`` puts them under a model of ``transformers``.
 """
 
 from opwright.gallery.llm.activations import glu, glu_backward, softmax, softmax_backward
+from opwright.gallery.llm.adamw import adamw_
 from opwright.gallery.llm.cross_entropy import cross_entropy, cross_entropy_backward
 from opwright.gallery.llm.model import patch, unpatch
 from opwright.gallery.llm.norms import (
@@ -17,7 +18,7 @@ from opwright.gallery.llm.norms import (
 from opwright.gallery.llm.rope import rope, rope_
 
 __all__ = [
-    "add_rms_norm", "add_rms_norm_", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward", "layer_norm",
-    "layer_norm_backward", "patch", "rms_norm", "rms_norm_backward", "rope", "rope_", "softmax", "softmax_backward",
-    "unpatch",
+    "adamw_", "add_rms_norm", "add_rms_norm_", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward",
+    "layer_norm", "layer_norm_backward", "patch", "rms_norm", "rms_norm_backward", "rope", "rope_", "softmax",
+    "softmax_backward", "unpatch",
 ]  # fmt: skip

@@ -1,0 +1,68 @@
+"""AdamW of lists of tensors, in place: one launch for all of them, in CUDA C++."""
+
+import functools
+import math
+from typing import Annotated
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+import opwright as ow
+from opwright.gallery.llm.floats import CPP_TYPE, Floats
+
+__all__ = ["adamw_"]
+
+CHUNK = 4096  # as in adamw.cu
+
+
+@ow.op("llm::adamw_")
+@torch.no_grad()
+def adamw_(
+    parameters: Annotated[list[Floats[Tensor, "?n"]], ow.mutated],
+    gradients: list[Floats[Tensor, "?n"]],
+    first: Annotated[list[Float32[Tensor, "?n"]], ow.mutated],
+    second: Annotated[list[Float32[Tensor, "?n"]], ow.mutated, ow.values(0, 1)],
+    step: Annotated[int, ow.values(1, 50)],
+    rate: Annotated[float, ow.values(1e-3, 0.1)] = 1e-3,
+    beta1: Annotated[float, ow.values(0.5, 0.99)] = 0.9,
+    beta2: Annotated[float, ow.values(0.9, 0.999)] = 0.999,
+    eps: Annotated[float, ow.values(1e-8, 1e-2)] = 1e-8,
+    decay: Annotated[float, ow.values(0, 0.5)] = 0.01,
+) -> None:
+    """One step of AdamW with decoupled weight decay. ``step`` is 1 in the first call, and corrects the moments' bias.
+
+    The moments are in float32, whatever the dtype of the parameters. Pass flat views: ``p.detach().view(-1)``.
+    """
+    for p, g, m, v in zip(parameters, gradients, first, second, strict=True):
+        m.lerp_(g.float(), 1 - beta1)
+        v.lerp_(g.float().square(), 1 - beta2)
+        root = (v / (1 - beta2**step)).sqrt() + eps
+        p.copy_(p.float() * (1 - rate * decay) - rate / (1 - beta1**step) * m / root)
+
+
+in_cuda = ow.cuda_module("kernels/adamw.cu")
+
+
+@adamw_.cuda(name="cuda")
+def _(parameters, gradients, first, second, step, rate, beta1, beta2, eps, decay):
+    lists = [[t if t.is_contiguous() else t.contiguous() for t in ts] for ts in (parameters, gradients, first, second)]
+    sizes, first_blocks, blocks = layout(tuple(t.numel() for t in parameters), parameters[0].device)
+    rates = 1 - rate * decay, rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step), eps
+    in_cuda[f"adamw<{CPP_TYPE[parameters[0].dtype]}>"][blocks, 256](
+        [t for ts in lists for t in ts], sizes, first_blocks, len(parameters), beta1, beta2, *rates
+    )
+    for given, used in zip((parameters, first, second), (lists[0], *lists[2:]), strict=True):
+        for old, new in zip(given, used, strict=True):
+            if new is not old:  # it had gaps
+                old.copy_(new)
+
+
+@functools.lru_cache(maxsize=64)
+def layout(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, int]:
+    """The tensors' sizes and first blocks, on the device, and the number of blocks. An optimizer's stay the same."""
+    first_blocks = [0]
+    for size in sizes:
+        first_blocks.append(first_blocks[-1] + ow.cdiv(size, CHUNK))
+    table = torch.tensor([sizes, first_blocks[:-1]], dtype=torch.int64).to(device)
+    return table[0], table[1], first_blocks[-1]
