@@ -183,6 +183,25 @@ def test_weights_of_attention_may_be_rounded_beside_a_reference_in_float32(dtype
     assert wrong(expected, with_narrow_weights(q, k, v, torch.float8_e4m3fn)) > 1000
 
 
+def slopes_and_product(x, w):
+    """As the backward of a loss: what is converted to a half dtype is of the order of 1, and sums cancel."""
+    slopes = (x.float().softmax(-1) - 0.01).to(x.dtype)
+    return slopes, slopes @ w
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_an_operand_that_the_reference_converts_to_a_half_dtype_may_be_rounded_otherwise(dtype):
+    x, w = normal(60, 100, dtype=dtype), normal(100, 50, dtype=dtype, seed=1)
+    expected = computation(slopes_and_product, x, w, terms=400)
+    assert wrong(expected, slopes_and_product(x, w)[1], 1) == 0
+    wide = x.double().softmax(-1) - 0.01
+    scaled = (wide * 0.3).to(dtype)  # rounded in other places
+    assert wrong(expected, ((scaled.double() @ w.double()) / 0.3).to(dtype), 1) == 0
+    assert wrong(expected, (wide.to(torch.float8_e4m3fn).double() @ w.double()).to(dtype), 1) > 1000
+    assert wrong(expected, ((wide + 0.002).to(dtype).double() @ w.double()).to(dtype), 1) > 500
+    assert wrong(expected, (wide * 1.03).to(dtype)) > 1000  # the conversion itself is a last step
+
+
 def test_an_input_is_not_rounded_beside_one_that_is_narrow():
     x, w = normal(60, 200, dtype=torch.bfloat16), normal(200, 50, seed=1)
     expected = computation(lambda x, w: x.float() @ w, x, w, terms=400)

@@ -27,8 +27,8 @@ class Operations:
         rounding: the name of each operation that rounds, in order, and the dtypes of its floating results.
         last: the positions of those that nothing but results follow from.
         ends: for each result, the largest eps of such an operation; 0 if there is none.
-        narrow_operands: of products of matrices by position, the place of an operand and the eps of the dtype that it
-            may have: that from which the computation has converted the other operand.
+        narrow_operands: of products of matrices by position, the places of operands and the eps of the dtype that each
+            may have: that to which the computation has converted it, or from which it has converted the other operand.
         are_seen: False if no operation of torch ran, as in a NumPy function.
         follow_from_values: whether others may run for other values, as some were read.
     """
@@ -36,7 +36,7 @@ class Operations:
     rounding: list[tuple[str, tuple[torch.dtype, ...]]] = field(default_factory=list)
     last: frozenset[int] = frozenset()
     ends: tuple[float, ...] = ()
-    narrow_operands: dict[int, tuple[int, float]] = field(default_factory=dict)
+    narrow_operands: dict[int, dict[int, float]] = field(default_factory=dict)
     are_seen: bool = False
     follow_from_values: bool = False
     # Whether they treat infinities apart, so that results for these are meant.
@@ -110,10 +110,12 @@ class _Recording(DispatchMode):  # type: ignore[misc]
         self._used: set[int] = set()
         # The eps of the dtype from which all that is in a storage was converted to a wider one.
         self._widened: dict[tuple[str, int], float] = {}
+        # The eps of the half dtype to which something in a storage was converted after it was computed.
+        self._narrowed: dict[tuple[str, int], float] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         sources = self._origins_of([args, kwargs])
-        narrow = self._narrow_operand(func, args)
+        narrow = self._narrow_operands(func, args)
         out = waited(func, func(*args, **(kwargs or {})))
         self.operations.are_seen = True
         self.operations.follow_from_values |= not _READS_VALUES.isdisjoint(func.tags)
@@ -123,17 +125,18 @@ class _Recording(DispatchMode):  # type: ignore[misc]
         if rounds:
             self._used |= {position for position, _ in sources}
             position = len(self.operations.rounding)
-            if narrow is not None:
+            if narrow:
                 self.operations.narrow_operands[position] = narrow
             if self._finds_exact and _is_exact(func, args, kwargs or {}, out):
                 self.exact.add(position)
             self.operations.rounding.append((str(func), tuple(t.dtype for t in floating)))
         eps = 0.0 if rounds else self._narrowest(func, [args, kwargs])
+        narrowed = 0.0 if rounds else self._narrowed_to(func, args, kwargs, sources)
         for t in floating:
             memory = memory_of(t)
             self._origins[memory] = frozenset({(position, torch.finfo(t.dtype).eps)}) if rounds else sources
             if not func.is_view:
-                self._widened[memory] = eps
+                self._widened[memory], self._narrowed[memory] = eps, narrowed
         return out
 
     def only_in(self, results: Sequence[torch.Tensor]) -> frozenset[int]:
@@ -157,17 +160,30 @@ class _Recording(DispatchMode):  # type: ignore[misc]
         found = [self._widened.get(memory_of(t), 0.0) for t in known]
         return max(found) if found and all(found) else 0.0
 
-    def _narrow_operand(self, func: Any, args: Any) -> tuple[int, float] | None:
-        """Of a product, the place of a matrix that was computed, beside one that was converted from a half dtype."""
+    def _narrowed_to(self, func: Any, args: Any, kwargs: Any, sources: frozenset[tuple[int, float]]) -> float:
+        """The eps of the half dtype to which something that an operation moves was converted after it was computed."""
+        to = (kwargs or {}).get("dtype")
+        if func.overloadpacket.__name__ == "_to_copy" and to in _HALF and sources and args[0].dtype not in _HALF:
+            return float(torch.finfo(to).eps)
+        known = (t for t in tree.tensors([args, kwargs]) if is_floating(t))
+        return max((self._narrowed.get(memory_of(t), 0.0) for t in known), default=0.0)
+
+    def _narrow_operands(self, func: Any, args: Any) -> dict[int, float]:
+        """Of a product, the matrices that were converted to a half dtype after they were computed; and one that was
+        computed, beside one that was converted from a half dtype."""
         first = MULTIPLIES.get(func.overloadpacket.__name__)
-        if first is None or args[first].dtype in _HALF:
-            return None
-        for place, other in ((first, first + 1), (first + 1, first)):
+        if first is None:
+            return {}
+        pairs = (first, first + 1), (first + 1, first)
+        found = {place: eps for place, _ in pairs if (eps := self._narrowed.get(memory_of(args[place]), 0.0))}
+        if found or args[first].dtype in _HALF:
+            return found
+        for place, other in pairs:
             eps = self._widened.get(memory_of(args[other]), 0.0)
             is_computed = self._origins_of([args[place]]) and not self._widened.get(memory_of(args[place]))
             if eps and is_computed:
-                return place, eps
-        return None
+                return {place: eps}
+        return {}
 
 
 def _defines_infinities(func: Any, args: Any) -> bool:

@@ -236,15 +236,14 @@ class _Perturbed(_Exactly):
         return out
 
     def _with_narrow_operands(self, func: Any, args: Any, places: tuple[int, ...]) -> Any:
-        """The operands of a product: one of them in the dtype from which the other was converted. Tensor cores take
-        both in one dtype, as FlashAttention (Dao et al., 2022) gives them its weights. Those of float32 may be in TF32,
-        if that is stated."""
+        """The operands of a product: in the dtype to which the reference has converted them, or one of them in that
+        from which the other was converted. Tensor cores take both in one dtype, as FlashAttention (Dao et al., 2022)
+        gives them its weights. Those of float32 may be in TF32, if that is stated."""
         known, position = self._operations, self._position
         if position >= len(known.rounding) or known.rounding[position][0] != str(func):
             return args
         given = list(args)
-        if position in known.narrow_operands:
-            place, eps = known.narrow_operands[position]
+        for place, eps in known.narrow_operands.get(position, {}).items():
             given[place] = self.disturb(given[place], eps / 2)  # it is rounded once
         if self._errors.in_tf32 and known.rounding[position][1][0] in _WIDE:
             for place in places:
