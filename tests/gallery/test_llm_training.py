@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from opwright.gallery import llm
 
@@ -41,3 +42,29 @@ def test_adamw_takes_torch_s_steps(device):
         llm.adamw_(ours, [g.to(device) for g in at_step], first, second, step, *others)
     for mine, theirs in zip(ours, stepped_by_torch(gradients), strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-5, atol=1e-6)
+
+
+# -- cross entropy of a linear layer -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_of_a_linear_layer_is_torch_s(smoothing):
+    x, weight = random(150, 16).requires_grad_(), random(40, 16, seed=1).requires_grad_()
+    labels = torch.randint(40, (150,), generator=torch.Generator().manual_seed(2)).masked_fill(x[:, 0] < -1, -100)
+    theirs = F.cross_entropy(x @ weight.t(), labels, label_smoothing=smoothing, reduction="sum")
+    ours = llm.linear_cross_entropy(x, weight, labels, smoothing)
+    torch.testing.assert_close(ours, theirs)
+    pairs = (torch.autograd.grad(loss / 7, (x, weight)) for loss in (ours, theirs))
+    for mine, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_the_loss_of_a_linear_layer_never_holds_all_logits():
+    t, v, d = 4096, 65_536, 1024
+    x, weight = (torch.randn(n, d, device="cuda", dtype=torch.bfloat16) for n in (t, v))
+    labels = torch.randint(v, (t,), device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    llm.linear_cross_entropy(x.requires_grad_(), weight.requires_grad_(), labels).backward()
+    assert torch.cuda.max_memory_allocated() - before < t * v * 2

@@ -6,6 +6,7 @@
 from opwright.gallery.llm.activations import glu, glu_backward, softmax, softmax_backward
 from opwright.gallery.llm.adamw import adamw_
 from opwright.gallery.llm.cross_entropy import cross_entropy, cross_entropy_backward
+from opwright.gallery.llm.linear_cross_entropy import linear_cross_entropy
 from opwright.gallery.llm.model import patch, unpatch
 from opwright.gallery.llm.norms import (
     add_rms_norm,
@@ -19,6 +20,6 @@ from opwright.gallery.llm.rope import rope, rope_
 
 __all__ = [
     "adamw_", "add_rms_norm", "add_rms_norm_", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward",
-    "layer_norm", "layer_norm_backward", "patch", "rms_norm", "rms_norm_backward", "rope", "rope_", "softmax",
-    "softmax_backward", "unpatch",
+    "layer_norm", "layer_norm_backward", "linear_cross_entropy", "patch", "rms_norm", "rms_norm_backward", "rope",
+    "rope_", "softmax", "softmax_backward", "unpatch",
 ]  # fmt: skip
