@@ -16,10 +16,12 @@ from opwright.gallery.llm.norms import (
     rms_norm,
     rms_norm_backward,
 )
+from opwright.gallery.llm.quantized import block_scaled_mm, quantize_fp8, quantize_int8, scaled_mm
 from opwright.gallery.llm.rope import rope, rope_
 
 __all__ = [
-    "adamw_", "add_rms_norm", "add_rms_norm_", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward",
-    "layer_norm", "layer_norm_backward", "linear_cross_entropy", "patch", "rms_norm", "rms_norm_backward", "rope",
-    "rope_", "softmax", "softmax_backward", "unpatch",
+    "adamw_", "add_rms_norm", "add_rms_norm_", "block_scaled_mm", "cross_entropy", "cross_entropy_backward", "glu",
+    "glu_backward", "layer_norm", "layer_norm_backward", "linear_cross_entropy", "patch", "quantize_fp8",
+    "quantize_int8", "rms_norm", "rms_norm_backward", "rope", "rope_", "scaled_mm", "softmax", "softmax_backward",
+    "unpatch",
 ]  # fmt: skip

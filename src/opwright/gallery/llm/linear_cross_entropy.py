@@ -1,4 +1,4 @@
-"""The cross entropy of a linear layer, which never holds all logits: chunks of tokens, in Triton and torch's products."""
+"""The cross entropy of a linear layer without all logits at once: chunks of tokens, in Triton and torch's products."""
 
 from typing import Annotated
 

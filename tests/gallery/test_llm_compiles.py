@@ -1,0 +1,57 @@
+"""gallery.llm's Triton kernels compile for a GPU on a machine that has none. The simulator takes some programs that the
+compiler for a GPU does not, such as ``other=0`` for floats of a byte."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from opwright.gallery import llm
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]  # a second or two each
+
+FP8 = "fp8e4nv"
+TILES = {"BM": 64, "BN": 64, "BK": 128, "TOGETHER": 8}
+# The file, the kernel, the types of what is no int32, and the constants.
+KERNELS = [
+    *(
+        ("quantized", "product_kernel", {"a": f"*{t}", "b": f"*{t}", "a_scale": "*fp32", "b_scale": "*fp32",
+         "out": "*bf16"}, {"IN_BLOCKS": blocks, **TILES})
+        for t in ("i8", FP8) for blocks in (False, True)
+    ),
+    *(
+        ("quantized", "quantize_kernel", {"x": "*bf16", "out": f"*{t}", "scales": "*fp32"},
+         {"LARGEST": 127.0, "TO_INT": t == "i8", "GROUPS": 8, "BLOCK": 128})
+        for t in ("i8", FP8)
+    ),
+    ("quantized", "largest_kernel", {"x": "*bf16", "partial": "*fp32"}, {"CHUNK": 4096}),
+    ("quantized", "scale_kernel", {"x": "*bf16", "out": f"*{FP8}", "scales": "*fp32"},
+     {"LARGEST": 448.0, "TO_INT": False, "CHUNK": 4096}),
+    ("linear_cross_entropy", "loss_and_gradient_kernel", {"logits": "*bf16", "labels": "*i64", "loss": "*fp32",
+     "smoothing": "fp32", "z_loss": "fp32"}, {"BLOCK": 4096}),
+]  # fmt: skip
+
+
+def kernel_of(file, name):
+    path = Path(llm.__file__).parent / "kernels" / f"{file}_triton.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "types", "constants"), KERNELS, ids=[f"{k[1]}-{i}" for i, k in enumerate(KERNELS)]
+)
+def test_it_compiles_for_sm_90(file, name, types, constants):
+    from triton import compile
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = kernel_of(file, name)
+    signature = {argument: types.get(argument, "i32") for argument in kernel.arg_names}
+    signature |= dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
