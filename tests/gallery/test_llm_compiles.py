@@ -31,6 +31,23 @@ KERNELS = [
      {"LARGEST": 448.0, "TO_INT": False, "CHUNK": 4096}),
     ("linear_cross_entropy", "loss_and_gradient_kernel", {"logits": "*bf16", "labels": "*i64", "loss": "*fp32",
      "smoothing": "fp32", "z_loss": "fp32"}, {"BLOCK": 4096}),
+    *(
+        ("experts", "route_kernel", {"logits": "*bf16", "weights": "*fp32", "experts": "*i32"},
+         {"RENORMALISED": renormalised, "ROWS": 16, "BLOCK": 64})
+        for renormalised in (False, True)
+    ),
+    ("experts", "count_kernel", {"experts": "*i32", "counts": "*i32"}, {"CHUNK": 128, "BLOCK": 64}),
+    ("experts", "place_kernel", {"experts": "*i32", "starts": "*i32", "places": "*i32", "order": "*i32"},
+     {"CHUNK": 128}),
+    ("experts", "permute_kernel", {"x": "*bf16", "places": "*i32", "out": "*bf16"}, {"BLOCK": 2048}),
+    ("experts", "combine_kernel", {"y": "*bf16", "weights": "*fp32", "places": "*i32", "out": "*bf16"},
+     {"BLOCK": 1024}),
+    ("experts", "combine_backward_kernel", {"grad": "*bf16", "y": "*bf16", "weights": "*fp32", "places": "*i32",
+     "grad_y": "*bf16", "grad_weights": "*fp32"}, {"BLOCK": 1024}),
+    ("experts", "grouped_kernel", {"x": "*bf16", "weights": "*bf16", "offsets": "*i32", "out": "*bf16"},
+     {"BM": 64, "BN": 64, "BD": 64, "E": 8, "TOGETHER": 8}),
+    ("experts", "grouped_weights_kernel", {"grad": "*fp32", "x": "*fp32", "offsets": "*i32", "out": "*fp32"},
+     {"BN": 64, "BD": 64, "BM": 32}),
 ]  # fmt: skip
 
 

@@ -68,3 +68,33 @@ def test_the_loss_of_a_linear_layer_never_holds_all_logits():
     before = torch.cuda.memory_allocated()
     llm.linear_cross_entropy(x.requires_grad_(), weight.requires_grad_(), labels).backward()
     assert torch.cuda.max_memory_allocated() - before < t * v * 2
+
+
+# -- experts -----------------------------------------------------------------------------------------------------
+
+
+def mixture(x, logits, weights, k):
+    shares, experts = llm.route(logits, k)
+    places, order, offsets = llm.sort_by_expert(experts, len(weights))
+    rows = llm.permute(x, places)
+    assert torch.equal(rows, x[order.long() // k])
+    return llm.combine(llm.grouped_mm(rows, weights, offsets), shares, places)
+
+
+def plain_mixture(x, logits, weights, k):
+    values, experts = logits.topk(k)
+    of_all = torch.einsum("td,end->ten", x, weights)
+    chosen = of_all.gather(1, experts[..., None].expand(-1, -1, weights.shape[1]))
+    return (values.softmax(-1)[..., None] * chosen).sum(1)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_mixture_of_experts_and_its_gradients_are_those_of_plain_code(k):
+    inputs = random(20, 8).requires_grad_(), random(20, 5, seed=1).requires_grad_(), random(5, 6, 8, seed=2)
+    inputs[2].requires_grad_()
+    ours, theirs = mixture(*inputs, k), plain_mixture(*inputs, k)
+    torch.testing.assert_close(ours, theirs)
+    above = random(20, 6, seed=3)
+    pairs = (torch.autograd.grad(y, inputs, above) for y in (ours, theirs))
+    for mine, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)

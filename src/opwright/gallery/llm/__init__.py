@@ -6,6 +6,15 @@
 from opwright.gallery.llm.activations import glu, glu_backward, softmax, softmax_backward
 from opwright.gallery.llm.adamw import adamw_
 from opwright.gallery.llm.cross_entropy import cross_entropy, cross_entropy_backward
+from opwright.gallery.llm.experts import (
+    combine,
+    combine_backward,
+    grouped_mm,
+    grouped_mm_weights,
+    permute,
+    route,
+    sort_by_expert,
+)
 from opwright.gallery.llm.linear_cross_entropy import linear_cross_entropy
 from opwright.gallery.llm.model import patch, unpatch
 from opwright.gallery.llm.norms import (
@@ -20,8 +29,9 @@ from opwright.gallery.llm.quantized import block_scaled_mm, quantize_fp8, quanti
 from opwright.gallery.llm.rope import rope, rope_
 
 __all__ = [
-    "adamw_", "add_rms_norm", "add_rms_norm_", "block_scaled_mm", "cross_entropy", "cross_entropy_backward", "glu",
-    "glu_backward", "layer_norm", "layer_norm_backward", "linear_cross_entropy", "patch", "quantize_fp8",
-    "quantize_int8", "rms_norm", "rms_norm_backward", "rope", "rope_", "scaled_mm", "softmax", "softmax_backward",
+    "adamw_", "add_rms_norm", "add_rms_norm_", "block_scaled_mm", "combine", "combine_backward", "cross_entropy",
+    "cross_entropy_backward", "glu", "glu_backward", "grouped_mm", "grouped_mm_weights", "layer_norm",
+    "layer_norm_backward", "linear_cross_entropy", "patch", "permute", "quantize_fp8", "quantize_int8", "rms_norm",
+    "rms_norm_backward", "rope", "rope_", "route", "scaled_mm", "softmax", "softmax_backward", "sort_by_expert",
     "unpatch",
 ]  # fmt: skip
