@@ -77,6 +77,17 @@ def test_rotary_embedding_is_that_of_transformers(batches):
     torch.testing.assert_close(written, turned(x.detach(), angles.cos(), angles.sin()))
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+def test_rotary_embedding_takes_angles_from_tables(batches):
+    x, angles = random(2, 3, 5, 8), torch.rand(20, 4)
+    positions = torch.randint(20, (batches, 5), generator=torch.Generator().manual_seed(3))
+    expected = turned(x, angles[positions].cos(), angles[positions].sin())
+    assert_same(llm.rope_at(x, angles.cos(), angles.sin(), positions), expected, x)
+    written = x.detach().clone()
+    llm.rope_at_(written, angles.cos(), angles.sin(), positions)
+    torch.testing.assert_close(written, expected.detach())
+
+
 def test_rotary_embedding_of_a_part_leaves_the_rest():
     x, angles = random(2, 3, 5, 10), torch.rand(2, 5, 3)
     out = llm.rope(x, angles.cos(), angles.sin())

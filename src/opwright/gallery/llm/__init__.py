@@ -26,13 +26,13 @@ from opwright.gallery.llm.norms import (
     rms_norm_backward,
 )
 from opwright.gallery.llm.quantized import block_scaled_mm, quantize_fp8, quantize_int8, scaled_mm
-from opwright.gallery.llm.rope import rope, rope_
+from opwright.gallery.llm.rope import rope, rope_, rope_at, rope_at_
 from opwright.gallery.llm.sampling import sample
 
 __all__ = [
     "adamw_", "add_rms_norm", "add_rms_norm_", "block_scaled_mm", "combine", "combine_backward", "cross_entropy",
     "cross_entropy_backward", "glu", "glu_backward", "grouped_mm", "grouped_mm_weights", "layer_norm",
     "layer_norm_backward", "linear_cross_entropy", "patch", "permute", "quantize_fp8", "quantize_int8", "rms_norm",
-    "rms_norm_backward", "rope", "rope_", "route", "sample", "scaled_mm", "softmax", "softmax_backward",
-    "sort_by_expert", "unpatch",
+    "rms_norm_backward", "rope", "rope_", "rope_at", "rope_at_", "route", "sample", "scaled_mm", "softmax",
+    "softmax_backward", "sort_by_expert", "unpatch",
 ]  # fmt: skip

@@ -3,12 +3,13 @@
 from typing import Annotated
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 import opwright as ow
 from opwright.gallery.llm.floats import Floats
 
-__all__ = ["rope", "rope_"]
+__all__ = ["rope", "rope_", "rope_at", "rope_at_"]
 
 
 @ow.op("llm::rope", where="2*r <= d")
@@ -60,5 +61,60 @@ def rope_(
 
 
 rope_.triton("kernels/rope_triton.py", entry="rope_")
-rope.sizes(b=(4,), h=(32,), s=(2048,), d=(128,), r=(64,))
-rope_.sizes(b=(4,), h=(32,), s=(2048,), d=(128,), r=(64,))
+
+
+# -- with tables of all positions --------------------------------------------------------------------------------
+
+Positions = Annotated[Int64[Tensor, "#b s"], ow.values(0, "p-1")]
+
+
+@ow.op("llm::rope_at", where=["2*r <= d", "1 <= p"])
+def rope_at(
+    x: Floats[Tensor, "b h s d"],
+    cos: Annotated[Floats[Tensor, "p r"], ow.no_gradient],
+    sin: Annotated[Floats[Tensor, "p r"], ow.no_gradient],
+    positions: Positions,
+    interleaved: bool = False,
+) -> Floats[Tensor, "b h s d"]:
+    """``rope`` with the angles of each token's position, from tables."""
+    turned = at_positions(x, cos, sin, positions, interleaved)
+    return torch.cat((turned, x[..., turned.shape[-1] :]), -1)
+
+
+@ow.op("llm::rope_at_", where=["2*r <= d", "1 <= p"])
+@torch.no_grad()
+def rope_at_(
+    x: Annotated[Floats[Tensor, "b h s d"], ow.mutated],
+    cos: Floats[Tensor, "p r"],
+    sin: Floats[Tensor, "p r"],
+    positions: Positions,
+    interleaved: bool = False,
+) -> None:
+    """In place, without a gradient."""
+    x[..., : 2 * cos.shape[-1]] = at_positions(x, cos, sin, positions, interleaved)
+
+
+def at_positions(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
+    cos, sin = (table[positions][:, None].float() for table in (cos, sin))
+    return rotated(x[..., : 2 * cos.shape[-1]].float(), cos, sin, interleaved).to(x.dtype)
+
+
+def keep_tables(ctx, inputs, output):
+    _, cos, sin, positions, ctx.interleaved = inputs
+    ctx.save_for_backward(cos, sin, positions)
+
+
+def rope_at_gradient(ctx, grad):
+    cos, sin, positions = ctx.saved_tensors
+    return rope_at(grad, cos, -sin, positions, ctx.interleaved), None, None, None, None
+
+
+rope_at.register_autograd(rope_at_gradient, setup_context=keep_tables)
+rope_at.triton("kernels/rope_triton.py", entry="rope_at")
+rope_at_.triton("kernels/rope_triton.py", entry="rope_at_")
+
+SIZES = {"b": (4,), "h": (32,), "s": (2048,), "d": (128,), "r": (64,)}
+rope.sizes(**SIZES)
+rope_.sizes(**SIZES)
+rope_at.sizes(**SIZES, p=(8192,))
+rope_at_.sizes(**SIZES, p=(8192,))

@@ -5,19 +5,22 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# What no load or store of several elements depends on.
+@triton.jit(do_not_specialize=["heads", "length", "d", "position_batch", "position_step"])
 def rope_kernel(
-    x, cos, sin, out, heads, length, r, d,
+    x, cos, sin, positions, out, heads, length, r, d,
     x_batch, x_head, x_place, x_step, out_batch, out_head, out_place, out_step,
-    cos_batch, cos_place, cos_step, sin_batch, sin_place, sin_step,
-    HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, INTERLEAVED: tl.constexpr,
+    cos_batch, cos_place, cos_step, sin_batch, sin_place, sin_step, position_batch, position_step,
+    HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, INTERLEAVED: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     place, batch = tl.program_id(0).to(tl.int64) % length, tl.program_id(0).to(tl.int64) // length
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)[:, None]
     pair = tl.arange(0, HALF).to(tl.int64)
     near = pair < r
-    c = tl.load(cos + batch * cos_batch + place * cos_place + pair * cos_step, mask=near, other=0).to(tl.float32)
-    s = tl.load(sin + batch * sin_batch + place * sin_place + pair * sin_step, mask=near, other=0).to(tl.float32)
+    of_cos, of_sin = cos + batch * cos_batch, sin + batch * sin_batch
+    angle = tl.load(positions + batch * position_batch + place * position_step).to(tl.int64) if AT else place
+    c = tl.load(of_cos + angle * cos_place + pair * cos_step, mask=near, other=0).to(tl.float32)
+    s = tl.load(of_sin + angle * sin_place + pair * sin_step, mask=near, other=0).to(tl.float32)
     first = 2 * pair if INTERLEAVED else pair
     second = first + 1 if INTERLEAVED else pair + r
     inside = (head < heads) & near[None, :]
@@ -34,19 +37,28 @@ def rope_kernel(
 
 
 def launch(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor, interleaved: bool, rest: int
-) -> None:
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor, interleaved: bool, rest: int,
+    positions: torch.Tensor | None = None,
+) -> None:  # fmt: skip
     (batches, heads, length, d), r = x.shape, cos.shape[-1]
     if not x.numel():
         return
     half = triton.next_power_of_2(max(int(r), 1))
     block = min(triton.next_power_of_2(int(heads)), max(2048 // half, 1))
+    # With positions, all batches have one table.
+    angles = [t[None] if positions is not None else t for t in (cos, sin)]
+    strides = [stride for t in angles for stride in (t.stride(0) if len(t) > 1 else 0, *t.stride()[1:])]
     rope_kernel[(batches * length, triton.cdiv(heads, block))](
-        x, cos, sin, out, heads, length, r, d, *x.stride(), *out.stride(),
-        cos.stride(0) if len(cos) > 1 else 0, *cos.stride()[1:], sin.stride(0) if len(sin) > 1 else 0,
-        *sin.stride()[1:], HEADS=block, HALF=half, REST=triton.next_power_of_2(rest) if rest else 0,
-        INTERLEAVED=interleaved,
+        x, cos, sin, cos if positions is None else positions, out, heads, length, r, d, *x.stride(), *out.stride(),
+        *strides, *of_positions(positions), HEADS=block, HALF=half, REST=triton.next_power_of_2(rest) if rest else 0,
+        INTERLEAVED=interleaved, AT=positions is not None,
     )  # fmt: skip
+
+
+def of_positions(positions: torch.Tensor | None) -> tuple[int, int]:
+    if positions is None:
+        return 0, 0
+    return positions.stride(0) if len(positions) > 1 else 0, positions.stride(1)
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -57,3 +69,15 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: boo
 
 def rope_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> None:
     launch(x, cos, sin, x, interleaved, 0)
+
+
+def rope_at(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool
+) -> torch.Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    launch(x, cos, sin, out, interleaved, int(x.shape[-1] - 2 * cos.shape[-1]), positions)
+    return out
+
+
+def rope_at_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool) -> None:
+    launch(x, cos, sin, x, interleaved, 0, positions)
