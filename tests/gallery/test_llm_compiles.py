@@ -32,7 +32,7 @@ KERNELS = [
     ("linear_cross_entropy", "loss_and_gradient_kernel", {"logits": "*bf16", "labels": "*i64", "loss": "*fp32",
      "smoothing": "fp32", "z_loss": "fp32"}, {"BLOCK": 4096}),
     ("sampling", "sample_kernel", {"logits": "*bf16", "seeds": "*i64", "temperatures": "*fp32", "top_ks": "*i32",
-     "top_ps": "*fp32", "min_ps": "*fp32", "tokens": "*i64"}, {"LOWEST": 16, "BLOCK": 4096}),
+     "top_ps": "*fp32", "min_ps": "*fp32", "tokens": "*i64"}, {"LOWEST": 16, "BLOCK": 8192}),
     *(
         ("experts", "route_kernel", {"logits": "*bf16", "weights": "*fp32", "experts": "*i32"},
          {"RENORMALISED": renormalised, "ROWS": 16, "BLOCK": 64})

@@ -38,7 +38,7 @@ def quantize_kernel(
 @triton.jit
 def largest_kernel(x, partial, k, groups, block, stride, CHUNK: tl.constexpr):
     row, group = tl.program_id(0).to(tl.int64) // groups, tl.program_id(0) % groups
-    column = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    column = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     at = group.to(tl.int64) * block + column
     values = tl.load(x + row * stride + at, mask=(column < block) & (at < k), other=0).to(tl.float32)
     place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)

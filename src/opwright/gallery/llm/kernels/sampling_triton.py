@@ -6,9 +6,9 @@ import triton.language as tl
 
 from opwright.gallery.llm.floats import rows_of
 
-BLOCKS = 16, 256, 4096
-# The bits of a float32 that are the same in every number of a dtype.
-LOWEST = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
+BLOCKS = 16, 256, 8192
+# Bits of a float32 that are the same in every number of a dtype: an even number.
+LOWEST = {torch.float32: 0, torch.float16: 12, torch.bfloat16: 16}
 
 
 @triton.jit
@@ -19,27 +19,37 @@ def key_of(values):
 
 
 @triton.jit
-def weight_from(logits, v, threshold, largest, factor, BY_SHARE: tl.constexpr, BLOCK: tl.constexpr):
-    # How many tokens have a key from the threshold on, or their shares' sum.
-    total = tl.zeros((BLOCK,), tl.float32)
+def weights_from(logits, v, first, second, third, least, largest, factor, BY_SHARE: tl.constexpr, BLOCK: tl.constexpr):
+    # How many tokens have a key from each of three thresholds on, and from the least; or their shares' sums.
+    first, second, third, least = first.to(tl.int32), second.to(tl.int32), third.to(tl.int32), least.to(tl.int32)
+    nothing = tl.zeros((BLOCK,), tl.float32)
+    of_first, of_second, of_third = nothing, nothing, nothing
     for start in range(0, v, BLOCK):
         column = start + tl.arange(0, BLOCK)
         values = tl.load(logits + column, mask=column < v, other=-float("inf")).to(tl.float32)
-        is_in = (key_of(values) >= threshold) & (column < v)
-        total += tl.where(is_in, tl.exp((values - largest) * factor) if BY_SHARE else 1.0, 0.0)
-    return tl.sum(total, 0)
+        key = key_of(values)
+        weight = tl.exp((values - largest) * factor) if BY_SHARE else tl.full((BLOCK,), 1.0, tl.float32)
+        weight = tl.where((key >= least) & (column < v), weight, 0.0)
+        of_first += tl.where(key >= first, weight, 0.0)
+        of_second += tl.where(key >= second, weight, 0.0)
+        of_third += tl.where(key >= third, weight, 0.0)
+    return tl.sum(of_first, 0), tl.sum(of_second, 0), tl.sum(of_third, 0)
 
 
 @triton.jit
 def largest_threshold(
     logits, v, need, least, largest, factor, BY_SHARE: tl.constexpr, LOWEST: tl.constexpr, BLOCK: tl.constexpr
 ):
-    # From which at least so much remains of what is from the least threshold on.
+    # From which at least so much remains of what is from the least threshold on. Two bits in a pass over the row.
     threshold = tl.full((), -(2**31), tl.int64)
-    for i in range(32 - LOWEST):
-        candidate = threshold + (tl.full((), 1, tl.int64) << (31 - i))
-        if weight_from(logits, v, tl.maximum(candidate, least), largest, factor, BY_SHARE, BLOCK) >= need:
-            threshold = candidate
+    for i in range((32 - LOWEST) // 2):
+        step = tl.full((), 1, tl.int64) << (30 - 2 * i)
+        first, second, third = weights_from(
+            logits, v, threshold + step, threshold + 2 * step, threshold + 3 * step, least, largest, factor, BY_SHARE,
+            BLOCK,
+        )  # fmt: skip
+        reached = (first >= need).to(tl.int64) + (second >= need).to(tl.int64) + (third >= need).to(tl.int64)
+        threshold += reached * step
     return tl.maximum(threshold, least)
 
 
@@ -63,7 +73,10 @@ def sample_kernel(
             logits, v, top_k.to(tl.float32), threshold, largest, factor, False, LOWEST, BLOCK
         )  # fmt: skip
     if top_p < 1:
-        need = top_p * weight_from(logits, v, threshold, largest, factor, True, BLOCK)
+        total, _, _ = weights_from(
+            logits, v, threshold, threshold, threshold, threshold, largest, factor, True, BLOCK
+        )  # fmt: skip
+        need = top_p * total
         threshold = largest_threshold(logits, v, need, threshold, largest, factor, True, LOWEST, BLOCK)
     # Exponential times of which the first has each token with the probability of its share.
     best, token = tl.full((BLOCK,), -float("inf"), tl.float32), tl.zeros((BLOCK,), tl.int64)
@@ -89,6 +102,6 @@ def sample(
         block = min((size for size in BLOCKS if size >= v), default=BLOCKS[-1])
         sample_kernel[(b,)](
             logits, *(t.contiguous() for t in (seeds, temperature, top_k, top_p, min_p)), tokens, v, logits.stride(0),
-            LOWEST=lowest, BLOCK=block, num_warps=block // 256 or 1,
+            LOWEST=lowest, BLOCK=block, num_warps=min(block // 256 or 1, 32),
         )  # fmt: skip
     return tokens
