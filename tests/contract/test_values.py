@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Bool, Complex, Float, Int, Int32, Int64, UInt8
+from jaxtyping import Bool, Complex, Float, Float8e4m3fn, Float32, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
@@ -248,3 +248,22 @@ def test_a_float_with_a_default_keeps_it_among_others_and_a_small_one_its_size()
     assert all(5e-7 <= eps <= 2e-6 for eps, _ in found)
     assert 5 < sum(scale == 1.0 for _, scale in found) < 35
     assert min(scale for _, scale in found) < 0
+
+
+@pytest.mark.parametrize("case", ["t=40 layout=contiguous values=bounds", "t=40", "t=40 layout=transposed"])
+def test_floats_of_a_byte_have_bounds_zeros_sentinels_and_an_order(case):
+    def f(
+        x: Annotated[Float8e4m3fn[Tensor, " t"], ow.values(-112, 448, zeros=0.25)],
+        y: Annotated[Float8e4m3fn[Tensor, " t"], ow.values(0.5, 4, also=(-8,))],
+        z: Annotated[Float8e4m3fn[Tensor, " t"], ow.values(0.5, 4, sorted=True)],
+    ) -> Float32[Tensor, " t"]:
+        return x.float() + y.float() + z.float()
+
+    x, y, z = drawn(f, case)
+    assert {t.dtype for t in (x, y, z)} == {torch.float8_e4m3fn}
+    x, y, z = x.float(), y.float(), z.float()
+    assert ((x == 0).any(), x.amin() >= -112, x.amax() <= 448) == (True, True, True)
+    assert set(y[y < 0.5].tolist()) == {-8}
+    assert (z.diff() >= 0).all()
+    if "bounds" in case:
+        assert {-112, 448} <= set(x.tolist())

@@ -73,18 +73,20 @@ def draw(
         return draw_probabilities(shape, dtype, chosen, generator, unstated)
     if chosen.arrangement in _ARRANGED:
         return _ARRANGED[chosen.arrangement](shape, dtype, chosen, generator)
-    drawn = _draw_each(shape, dtype, chosen, generator)
+    # torch fills, chooses and sorts nothing in floats of a byte.
+    wide = torch.float32 if dtype.is_floating_point and dtype.itemsize == 1 else dtype
+    drawn = _draw_each(shape, wide, chosen, generator)
     if unstated == BOUNDS:
         drawn = _with_bounds(drawn, chosen, generator)
-    if unstated == DYADIC and drawn.is_floating_point() and drawn.element_size() > 1:
+    if unstated == DYADIC and dtype.is_floating_point and dtype.itemsize > 1:
         drawn = _as_dyadic(drawn, chosen)
     if chosen.also and drawn.numel():
-        instead = torch.tensor(chosen.also, dtype=dtype)
+        instead = torch.tensor(chosen.also, dtype=wide)
         picked = torch.rand(shape, generator=generator) < 0.25
         drawn = torch.where(picked, instead[torch.randint(len(chosen.also), shape, generator=generator)], drawn)
     if chosen.zeros:
         drawn = drawn.masked_fill(torch.rand(shape, generator=generator) < chosen.zeros, 0)
-    return _sorted(drawn, chosen) if chosen.arrangement in ("sorted", "descending") else drawn
+    return (_sorted(drawn, chosen) if chosen.arrangement in ("sorted", "descending") else drawn).to(dtype)
 
 
 def is_mask(dtype: torch.dtype, stated: Values | None) -> bool:
@@ -149,8 +151,7 @@ def _wide(shape: Shape, dtype: torch.dtype, most_bits: int, generator: torch.Gen
 def _sorted(drawn: torch.Tensor, chosen: Values) -> torch.Tensor:
     if not drawn.dim():
         return drawn
-    wide = drawn.double() if drawn.is_floating_point() else drawn  # torch sorts no float8
-    return wide.sort(-1, descending=chosen.arrangement == "descending").values.to(drawn.dtype)
+    return drawn.sort(-1, descending=chosen.arrangement == "descending").values
 
 
 def _draw_each(shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
