@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import AbstractDtype, Bool, Float, Float32, Int
 from torch import Tensor
 
 import opwright as ow
@@ -15,7 +15,7 @@ from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.layouts import LAYOUTS
 from opwright.contract.inputs.samples import sample_cases
-from opwright.contract.inputs.sizes import elements, smaller
+from opwright.contract.inputs.sizes import dtypes_to_check, elements, smaller
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 
@@ -304,3 +304,23 @@ def test_samples_have_the_sizes_of_axes_of_any_size():
     (case,) = sample_cases(of_any_size.contract)
     assert dict(case.sizes) == {"_1": 4, "_0": 5, "k": 6}
     assert parse_case(of_any_size.contract, str(case)) == case
+
+
+class OfAByte(AbstractDtype):
+    dtypes = ["int8", "float8_e4m3fn"]  # noqa: RUF012  # as jaxtyping reads it
+
+
+def test_a_class_of_one_s_own_is_checked_in_floats_of_a_byte():
+    def widened(x: OfAByte[Tensor, " n"], y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return x.to(y.dtype) + y
+
+    contract = make_contract("demo::f", widened, {})
+    of_x = [dict(dtypes)["OfAByte"] for dtypes in dtypes_to_check(contract)]
+    assert set(of_x) == {torch.int8, torch.float8_e4m3fn}
+    # A kernel's dtypes are those of y.
+    limited = dtypes_to_check(contract, [torch.float16])
+    assert [tuple(d for _, d in dtypes) for dtypes in limited] == [
+        (torch.int8, torch.float16), (torch.float8_e4m3fn, torch.float16),
+    ]  # fmt: skip
+    # jaxtyping's own classes have all floats of a byte, and mean those that torch computes with.
+    assert torch.float8_e4m3fn not in {dict(dtypes)["Float"] for dtypes in dtypes_to_check(contract)}

@@ -51,6 +51,7 @@ _CHECKED = (
     torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool,
     torch.complex64, torch.uint8, torch.int16, torch.int8, torch.complex128,
 )  # fmt: skip
+_FLOATS_OF_A_BYTE = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
 
 def boundaries(level: str, longest: int) -> tuple[int, ...]:
@@ -80,7 +81,7 @@ def dtypes_to_check(contract: Contract, allowed: TakenDtypes = None) -> list[tup
     """
     classes: dict[str, list[torch.dtype]] = {}
     for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
-        known = [d for d in _CHECKED if d in tensor.dtypes]
+        known = _checked(tensor.dtypes)
         if len(tensor.dtypes) > 1:
             classes.setdefault(tensor.dtype_class, known)
     has_float = any(d.is_floating_point or d.is_complex for known in classes.values() for d in known)
@@ -90,11 +91,19 @@ def dtypes_to_check(contract: Contract, allowed: TakenDtypes = None) -> list[tup
             taken = of_arguments[argument.name]
             classes[argument.tensor.dtype_class] = [d for d in classes[argument.tensor.dtype_class] if d in taken]
     for name, known in classes.items():
-        floating = [d for d in known if d.is_floating_point or d.is_complex]
+        floating = [d for d in known if d.is_complex or (d.is_floating_point and d.itemsize > 1)]
         if allowed is not None and not of_arguments and (floating or not has_float):
             classes[name] = [d for d in known if d in allowed]
     names = list(classes)
     return [tuple(zip(names, chosen, strict=True)) for chosen in itertools.product(*classes.values())]
+
+
+def _checked(dtypes: Sequence[torch.dtype]) -> list[torch.dtype]:
+    """Those that checks use. A class that has all floats of a byte is one of jaxtyping's: most operators on ``Float``
+    do not mean them, and torch computes nothing in them."""
+    of_a_byte = [d for d in _FLOATS_OF_A_BYTE if d in dtypes]
+    chosen = of_a_byte if len(of_a_byte) < len(_FLOATS_OF_A_BYTE) else []
+    return [*(d for d in _CHECKED if d in dtypes), *chosen]
 
 
 def base_case(contract: Contract, ranks: int | None = None) -> Case:
