@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import textwrap
@@ -19,7 +20,7 @@ from opwright.mutation.edits import Edit
 from opwright.mutation.judging import MutatedKernel, judge
 from opwright.mutation.patch import Patch, mutant_of
 from opwright.mutation.run import mutate
-from opwright.mutation.sources import sources_of
+from opwright.mutation.sources import FILE, sources_of
 from opwright.report.terminal.mutation import show_mutation
 from opwright.results import Fate, KernelMutation, Killer, Mutant, MutationReport, Status
 from tests.mutation import operators
@@ -272,3 +273,16 @@ def test_the_command_exits_0_with_survivors_and_1_with_strict(tmp_path):
 
 def test_the_command_refuses_options_of_other_checks(tmp_path):
     assert CliRunner().invoke(app, ["check", "nothere.py", "--mutate", "--case", "n=1"]).exit_code == 2
+
+
+@pytest.mark.triton
+def test_a_mutant_of_the_gallery_is_what_runs(tmp_path):
+    """Operators of this package are sent to workers by their names, and mutants of them are not."""
+    add = importlib.import_module("opwright.gallery.add").add
+    source = Path(add.kernels["triton"].spec.source)
+    changed = tmp_path / source.name
+    for text, status in (("if n > 0:", Status.PASS), ("if n <= 0:", Status.FAIL)):
+        changed.write_text(source.read_text().replace("if n > 0:", text))
+        mutant = mutant_of(add, Patch("triton", kind=FILE, file=changed))
+        (verdict,) = ow.check(mutant, kernels=["triton"], device="cpu-sim", level="smoke", checks=("values",)).verdicts
+        assert verdict.status is status

@@ -107,7 +107,9 @@ def load(data: bytes) -> Op:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Op):
-            return _of_gallery(obj) if obj.contract.module.startswith("opwright.") else obj._by_value()
+            is_plain = type(obj)._by_value is Op._by_value  # others, such as mutants, say what they become
+            is_ours = obj.contract.module.startswith("opwright.")
+            return _of_gallery(obj) if is_plain and is_ours else obj._by_value()
         if isinstance(obj, types.CodeType):
             make, arguments = self.dispatch_table[types.CodeType](obj)
             return _code_of_file, (make, arguments, obj.co_filename)
