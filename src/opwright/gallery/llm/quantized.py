@@ -97,12 +97,12 @@ for operator in (quantize_int8, quantize_fp8, scaled_mm, block_scaled_mm):
 
 
 @quantize_int8.samples
-def whole_tensors():
-    for n in (20_000, 40_001):  # longer than what a program keeps
-        yield torch.randn(1, n), 1 << 20
+def long_groups():
+    for n, block in ((20_000, 1 << 20), (40_001, 20_000)):  # longer than what a program keeps
+        yield torch.randn(2, n), block
 
 
-quantize_fp8.samples(whole_tensors)
+quantize_fp8.samples(long_groups)
 quantize_int8.sizes(m=(4096, 16_384), k=(4096,))
 quantize_fp8.sizes(m=(4096, 16_384), k=(4096,))
 scaled_mm.sizes(m=(16, 4096), n=(4096,), k=(4096,))
