@@ -247,6 +247,10 @@ class Computation:
         pairs = zip(self._with_errors(self._runs), self.exact, strict=True)
         return [distance(a if a.shape == b.shape else b, b).nan_to_num(0, 0, 0) for a, b in pairs]
 
+    def with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
+        """The results in float64 of a run with errors, of which the last step has none."""
+        return self._with_errors(seed)
+
     def _with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
         finest = max(map(self._finest, range(len(self.rounded))), default=self._accumulator)
         if not self._operations.are_seen:  # one step, all of which is in the arguments' dtypes
