@@ -1,10 +1,12 @@
-"""Operators of a language model, with kernels in the language that suits each: norms, activations, losses, AdamW.
+"""Operators of a language model, with kernels in the language that suits each: norms, activations, attention, losses,
+AdamW, quantised products, experts and sampling.
 
-``patch`` puts them under a model of ``transformers``.
+``patch`` puts some of them under a model of ``transformers``.
 """
 
 from opwright.gallery.llm.activations import glu, glu_backward, softmax, softmax_backward
 from opwright.gallery.llm.adamw import adamw_
+from opwright.gallery.llm.attention import attention, attention_backward
 from opwright.gallery.llm.cross_entropy import cross_entropy, cross_entropy_backward
 from opwright.gallery.llm.experts import (
     combine,
@@ -25,14 +27,16 @@ from opwright.gallery.llm.norms import (
     rms_norm,
     rms_norm_backward,
 )
+from opwright.gallery.llm.packed_attention import packed_attention, packed_attention_backward
 from opwright.gallery.llm.quantized import block_scaled_mm, quantize_fp8, quantize_int8, scaled_mm
 from opwright.gallery.llm.rope import rope, rope_, rope_at, rope_at_
 from opwright.gallery.llm.sampling import sample
 
 __all__ = [
-    "adamw_", "add_rms_norm", "add_rms_norm_", "block_scaled_mm", "combine", "combine_backward", "cross_entropy",
-    "cross_entropy_backward", "glu", "glu_backward", "grouped_mm", "grouped_mm_weights", "layer_norm",
-    "layer_norm_backward", "linear_cross_entropy", "patch", "permute", "quantize_fp8", "quantize_int8", "rms_norm",
-    "rms_norm_backward", "rope", "rope_", "rope_at", "rope_at_", "route", "sample", "scaled_mm", "softmax",
-    "softmax_backward", "sort_by_expert", "unpatch",
+    "adamw_", "add_rms_norm", "add_rms_norm_", "attention", "attention_backward", "block_scaled_mm", "combine",
+    "combine_backward", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward", "grouped_mm",
+    "grouped_mm_weights", "layer_norm", "layer_norm_backward", "linear_cross_entropy", "packed_attention",
+    "packed_attention_backward", "patch", "permute", "quantize_fp8", "quantize_int8", "rms_norm", "rms_norm_backward",
+    "rope", "rope_", "rope_at", "rope_at_", "route", "sample", "scaled_mm", "softmax", "softmax_backward",
+    "sort_by_expert", "unpatch",
 ]  # fmt: skip
