@@ -168,3 +168,28 @@ def test_a_tensor_info_on_a_gpu() -> None:
     out = torch.zeros(24, device="cuda")
     ow.cuda_module(INFO)["gather"][1, 32](info_of(x), out, 24)
     assert torch.equal(out, x.flatten())
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_a_list_of_tensors_is_copied_once_and_not_into_a_graph() -> None:
+    kernel = ow.cuda_module(SUMS)["total"]
+    parts, out = [torch.ones(4, device="cuda"), torch.full((4,), 2.0, device="cuda")], torch.zeros(4, device="cuda")
+    kernel[1, 1](parts, [out], 2, 4)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")  # an error where a call waits for the GPU
+    try:
+        for _ in range(2):
+            kernel[1, 1](parts, [out], 2, 4)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert out.tolist() == [9.0] * 4
+    kernel[1, 1](parts[::-1], [out], 1, 4)
+    assert out.tolist() == [11.0] * 4
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        kernel[1, 1](parts, [out], 1, 4)
+    side.synchronize()
+    assert out.tolist() == [12.0] * 4
+    with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        kernel[1, 1](parts, [out], 2, 4)

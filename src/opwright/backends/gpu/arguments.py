@@ -51,7 +51,12 @@ class Packer(ArgumentPacker):
         return convert
 
     def _addresses(self, words: list[int], device: int) -> tuple[Any, int]:
-        kept = torch.tensor(words, dtype=torch.int64).to("cpu" if device < 0 else torch.device("cuda", device))
+        if device < 0:
+            kept = torch.tensor(words, dtype=torch.int64)
+        elif torch.cuda.is_current_stream_capturing():  # a graph would outlive what is kept; CUDA refuses this copy
+            kept = torch.tensor(words, dtype=torch.int64).to(torch.device("cuda", device))
+        else:
+            kept = _table(tuple(words), device, torch.cuda.current_stream(device).cuda_stream)
         return kept, kept.data_ptr()
 
     def _typed(self, name: str, size: int, unknown_kind: ParameterKind) -> Parameter:
@@ -76,3 +81,10 @@ class Packer(ArgumentPacker):
         if isinstance(value, np.ndarray):
             return "pass torch.from_numpy(array).cuda()"
         return super()._fix(value, wanted)
+
+
+@functools.lru_cache(maxsize=256)
+def _table(words: tuple[int, ...], device: int, stream: int) -> torch.Tensor:
+    """Addresses in the GPU's memory, where a kernel reads those of a list of tensors. Copying them waits for the stream,
+    and an optimizer's are the same in each step. Of one stream only: what is dropped may be used again there."""
+    return torch.tensor(words, dtype=torch.int64).to(torch.device("cuda", device))

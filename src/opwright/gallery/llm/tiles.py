@@ -9,8 +9,8 @@ __all__ = ["NO_LIMIT", "TILES", "Offsets", "band", "factors", "new_like", "optio
 LOG2_E = math.log2(math.e)
 NO_LIMIT = 1 << 30
 
-# Of each kernel, by the head dim: queries and keys of a tile, warps, and stages of loads. For 64 and 128, the fastest of
-# some that were measured on an H200, as ``benchmarks/attention.py --tune`` does.
+# Of each kernel, by the head dim: queries and keys of a tile, warps, and stages of loads. For 64 and 128, the fastest
+# that ``benchmarks/attention.py --tune`` found on an H200.
 TILES = {
     "forward": {64: (64, 64, 4, 4), 128: (128, 128, 8, 3), 256: (128, 64, 8, 2)},
     "of_queries": {64: (64, 32, 4, 4), 128: (64, 64, 4, 2), 256: (64, 32, 8, 2)},
