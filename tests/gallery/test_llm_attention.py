@@ -72,3 +72,32 @@ def test_packed_sequences_are_attended_each_by_itself():
     ]
     theirs = torch.cat([part[0].transpose(0, 1) for part in parts])
     assert_same(llm.packed_attention(q, k, v, cu_q, cu_k, True, 4), theirs, q, k, v)
+
+
+def cache_of(lengths: list[int], page: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Tokens of sequences, written into pages in another order; what no sequence has written is NaN."""
+    keys, values = random(sum(lengths), 2, 16).detach(), random(sum(lengths), 2, 16, seed=1).detach()
+    pages = max(-(-n // page) for n in lengths)
+    table = torch.randperm(len(lengths) * pages, generator=torch.Generator().manual_seed(2)).view(len(lengths), -1)
+    slots = [int(table[i, j // page]) * page + j % page for i, n in enumerate(lengths) for j in range(n)]
+    k_cache, v_cache = torch.full((2, table.numel(), page, 2, 16), torch.nan)
+    llm.reshape_and_cache_(keys, values, k_cache, v_cache, torch.tensor(slots))
+    return keys, values, k_cache, v_cache, table.int()
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_attention_to_pages_is_that_of_packed_sequences(window):
+    lengths = [7, 0, 20, 4]
+    keys, values, k_cache, v_cache, table = cache_of(lengths, 4)
+    q, cu_k = random(4, 4, 16).detach(), torch.tensor([0, *lengths]).cumsum(0).int()
+    theirs = llm.packed_attention(q, keys, values, torch.arange(5).int(), cu_k, True, window, 9.0)
+    ours = llm.paged_attention(q, k_cache, v_cache, table, torch.tensor(lengths).int(), window, 9.0)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_token_without_a_slot_is_not_kept():
+    k, v, caches = random(3, 2, 4).detach(), random(3, 2, 4, seed=1).detach(), torch.zeros(2, 5, 3, 2, 4)
+    llm.reshape_and_cache_(k, v, caches[0], caches[1], torch.tensor([14, -1, 3]))
+    assert torch.equal(caches[0, 4, 2], k[0])
+    assert torch.equal(caches[1, 1, 0], v[2])
+    assert int((caches != 0).any(-1).any(-1).sum()) == 4

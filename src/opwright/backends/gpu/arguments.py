@@ -86,5 +86,5 @@ class Packer(ArgumentPacker):
 @functools.lru_cache(maxsize=256)
 def _table(words: tuple[int, ...], device: int, stream: int) -> torch.Tensor:
     """Addresses in the GPU's memory, where a kernel reads those of a list of tensors. A copy waits for the stream,
-    and an optimizer's addresses are the same in each step. Of one stream only: what is dropped may be used again there."""
+    and an optimizer's addresses stay the same. Of one stream only: what is dropped may be used again there."""
     return torch.tensor(words, dtype=torch.int64).to(torch.device("cuda", device))

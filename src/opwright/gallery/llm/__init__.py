@@ -28,6 +28,7 @@ from opwright.gallery.llm.norms import (
     rms_norm_backward,
 )
 from opwright.gallery.llm.packed_attention import packed_attention, packed_attention_backward
+from opwright.gallery.llm.paged import paged_attention, reshape_and_cache_
 from opwright.gallery.llm.quantized import block_scaled_mm, quantize_fp8, quantize_int8, scaled_mm
 from opwright.gallery.llm.rope import rope, rope_, rope_at, rope_at_
 from opwright.gallery.llm.sampling import sample
@@ -36,7 +37,7 @@ __all__ = [
     "adamw_", "add_rms_norm", "add_rms_norm_", "attention", "attention_backward", "block_scaled_mm", "combine",
     "combine_backward", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward", "grouped_mm",
     "grouped_mm_weights", "layer_norm", "layer_norm_backward", "linear_cross_entropy", "packed_attention",
-    "packed_attention_backward", "patch", "permute", "quantize_fp8", "quantize_int8", "rms_norm", "rms_norm_backward",
-    "rope", "rope_", "rope_at", "rope_at_", "route", "sample", "scaled_mm", "softmax", "softmax_backward",
-    "sort_by_expert", "unpatch",
+    "packed_attention_backward", "paged_attention", "patch", "permute", "quantize_fp8", "quantize_int8",
+    "reshape_and_cache_", "rms_norm", "rms_norm_backward", "rope", "rope_", "rope_at", "rope_at_", "route", "sample",
+    "scaled_mm", "softmax", "softmax_backward", "sort_by_expert", "unpatch",
 ]  # fmt: skip
