@@ -13,8 +13,9 @@ __all__ = ["FILES", "Row", "attach", "correct", "planted", "rows"]
 
 # The files with operators, each with a list ``ROWS``.
 FILES = (
-    "elementwise", "state", "peak_memory", "deception", "reductions", "infinities", "language_model", "llm.training",
-    "arguments", "gradients", "registrations", "functions", "native", "gpu", "determinism", "communication",
+    "elementwise", "state", "peak_memory", "deception", "reductions", "infinities", "models.language_model",
+    "models.attention", "models.training", "arguments", "gradients", "registrations", "functions", "native", "gpu",
+    "determinism", "communication",
 )  # fmt: skip
 
 # The checks that run on a right kernel, and on one with a fault besides that which has to find it.

@@ -1,0 +1,1 @@
+"""Operators of models, with the faults of their kernels."""
