@@ -23,8 +23,8 @@ _FINITE = ow.values(finite=True)
 _TILE = 16
 
 
-@ow.op("selftest::attended", where=["1 <= hkv", "1 <= hq", "hq % hkv == 0", "1 <= d"])
-def attended(
+@ow.op("selftest::heads_attended", where=["1 <= hkv", "1 <= hq", "hq % hkv == 0", "1 <= d"])
+def heads_attended(
     q: Annotated[Float32[Tensor, "b hq s d"], _FINITE],
     k: Annotated[Float32[Tensor, "b hkv t d"], _FINITE],
     v: Annotated[Float32[Tensor, "b hkv t d"], _FINITE],
@@ -37,7 +37,7 @@ def attended(
     return out, lse
 
 
-@attended.samples
+@heads_attended.samples
 def _sure_of_some_keys() -> Iterator[tuple[Any, ...]]:
     q, k, v = (torch.randn(1, heads, 20, 8) for heads in (4, 2, 2))
     yield 20 * q, 20 * k, v, True, 0, 0.0, 0.25
@@ -139,7 +139,7 @@ def _by_heads(
 
 
 _ATTENDED = attach(
-    attended,
+    heads_attended,
     {
         "the sum without the largest": ("values", _attending(lse=lambda scores: scores.exp().sum(-1).log())),
         "the next key at the end of a tile": ("values", _attending(band=_past_the_diagonal)),
