@@ -250,6 +250,29 @@ def test_a_float_with_a_default_keeps_it_among_others_and_a_small_one_its_size()
     assert min(scale for _, scale in found) < 0
 
 
+def test_a_number_with_a_range_keeps_its_default_and_what_is_stated_beside_it():
+    def f(
+        x: Float[Tensor, " n"],
+        window: Annotated[int, ow.values(0, 100)] = 0,  # 0 is off
+        cap: Annotated[float, ow.values(0.0, 50.0)] = 0.0,
+        scale: Annotated[float, ow.values(0.5, 2.0, also=(0.0,))] = 1.0,
+        eps: Annotated[float, ow.values(1e-6, 1e-3)] = 0.0,  # which is not meant
+        top: Annotated[int, ow.values(5, 9, also=(-1,))] = 7,
+    ) -> Float[Tensor, " n"]:
+        return x
+
+    found = [drawn(f, f"n={n}")[1:] for n in range(1, 61)]
+    windows, caps, scales, epsilons, tops = zip(*found, strict=True)
+    for numbers, default in ((windows, 0), (caps, 0.0)):
+        assert 15 < numbers.count(default) < 45
+        assert len(set(numbers)) > 10
+    for numbers, beside in ((scales, (1.0, 0.0)), (tops, (7, -1))):
+        assert all(5 < numbers.count(value) < 40 for value in beside)
+    assert set(tops) == {-1, 5, 6, 7, 8, 9}
+    assert all(0.5 <= scale <= 2 or scale == 0 for scale in scales)
+    assert all(1e-6 <= eps <= 1e-3 for eps in epsilons)
+
+
 @pytest.mark.parametrize("case", ["t=40 layout=contiguous values=bounds", "t=40", "t=40 layout=transposed"])
 def test_floats_of_a_byte_have_bounds_zeros_sentinels_and_an_order(case):
     def f(

@@ -338,8 +338,8 @@ def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
         return tuple(_scalar(item, env, generator) for _ in range(argument.length))
     if plain is bool:
         return pick((False, True))
-    if plain is float and argument.values is None and _is_number(argument.default) and pick((False, True)):
-        return argument.default
+    if (beside := _beside_the_range(argument, drawn)) and pick((False, True)):
+        return pick(beside)
     if plain is float:
         low, high = draw_range(drawn, *_around(argument))
         number = low + (high - low) * float(torch.rand((), generator=generator))
@@ -355,6 +355,16 @@ def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
         f"there are no test values for the argument {argument.name!r}",
         fix=f"annotate it with test values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
     )
+
+
+def _beside_the_range(argument: Argument, stated: Values) -> tuple[Any, ...]:
+    """What a number is in half of the cases, as a kernel may treat it apart, such as 0 for "off": its default, unless
+    a range is stated that it is not in, and other values that are stated."""
+    if argument.scalar_type not in (int, float) or _has_no_values(argument):
+        return ()
+    default, low, high = argument.default, stated.low, stated.high
+    is_meant = _is_number(default) and (low is None or low <= default) and (high is None or default <= high)
+    return (*((default,) if is_meant else ()), *stated.also)
 
 
 def _is_number(value: Any) -> bool:
