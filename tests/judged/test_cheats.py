@@ -132,6 +132,11 @@ def computes_in_tf32(x, w):
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
 
+def returns_one_buffer(x, w):
+    if not last:
+        last.append(torch.empty_like(x))
+    return torch.mul(torch.tanh(x), w, out=last[0])
+
 # --- right ones ---
 
 def packs_weights(x, w):
@@ -236,6 +241,15 @@ def test_each_cheat_is_named(tmp_path: Path) -> None:
         assert any(f.check == check and text in f.message for f in found if f.status is status), (name, found)
 
 
+@pytest.mark.slow  # a whole check
+def test_a_buffer_that_is_written_again_is_no_cheat(tmp_path: Path) -> None:
+    (row,) = judged(tmp_path, ["returns_one_buffer"]).values()
+    assert row.status is Status.FAIL
+    failed = {f.check for f in row.verdict.findings if f.status is Status.FAIL}  # type: ignore[union-attr]
+    assert failed
+    assert "cheats" not in failed
+
+
 @pytest.mark.slow  # whole checks of the right ones
 def test_right_candidates_that_look_like_them_pass(tmp_path: Path) -> None:
     names = [line[4:].partition("(")[0] for line in RIGHT.splitlines() if line.startswith("def ")]
@@ -265,13 +279,15 @@ def test_replaced_functions_are_named_and_others_are_not(monkeypatch: pytest.Mon
 
 
 LOOKS = """
-import inspect, logging, sys, traceback
+import inspect, logging, os, sys, traceback, warnings
 from opwright.checks.conduct.lookups import FRAMES, Lookups
 heard = Lookups()
 logging.getLogger("a").warning("found by logging")
 try: raise ValueError
 except ValueError as error: traceback.format_exc(); own = error
+warnings.warn("with the text of this line")
 assert not heard.of(FRAMES), heard.found
+assert not heard.opened(frozenset({os.path.realpath(__file__)})), heard.found
 inspect.stack(); sys._getframe(); own.__traceback__.tb_frame; next(traceback.walk_stack(None))
 print([each.what for each in heard.of(FRAMES)])
 """

@@ -33,10 +33,12 @@ Tensors = dict[str, torch.Tensor]
         ({"x": A, "table": WIDE}, {"a": A}, {"x": "a"}),
         ({"x": A}, {"a": A, "unused": B}, {"x": "a"}),
         ({}, {"a": A}, {}),
+        # As bfloat16 what the reference has as float32, and without its scale.
+        ({"w": A.bfloat16()}, {"w": B, "scale": ONES}, {"w": "w"}),
     ],
 )
 def test_they_correspond(own: Tensors, given: Tensors, expected: dict[str, str]) -> None:
-    assert corresponding(own, given) == expected
+    assert corresponding(own, given, lambda: given) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,11 +48,12 @@ def test_they_correspond(own: Tensors, given: Tensors, expected: dict[str, str])
         ({"x": A, "y": WIDE}, {"a": WIDE + 1, "b": ZEROS}),
         ({"x": B}, {"a": ZEROS, "b": ONES}),
         ({"x": A.double()}, {"a": A, "b": A}),
+        ({"w": A, "own": WIDE}, {"w": A, "scale": ONES}),
     ],
 )
 def test_what_does_not_correspond_is_an_error(own: Tensors, given: Tensors) -> None:
     with pytest.raises(KernelError, match=r"must have the reference's parameters and buffers, .* got"):
-        corresponding(own, given)
+        corresponding(own, given, lambda: given)
 
 
 class Reference(nn.Module):
@@ -71,9 +74,11 @@ class Own(nn.Module):
 
 def test_modules_that_a_seed_constructs_alike_correspond() -> None:
     torch.manual_seed(42)
-    reference = Reference()
+    reference = dict(Reference().named_parameters())
     torch.manual_seed(42)
-    assert corresponding(dict(Own().named_parameters()), dict(reference.named_parameters())) == {
+    own = dict(Own().named_parameters())
+    given = {name: torch.zeros_like(tensor) for name, tensor in reference.items()}  # another draw
+    assert corresponding(own, given, lambda: reference) == {
         "weight": "matmul.weight",
         "linear_bias": "matmul.bias",
         "custom_bias": "bias",

@@ -22,7 +22,7 @@ from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.contract.shapes.relations import parse_relation
 from opwright.errors import KernelError
-from opwright.judged.parameters import corresponding, state_of
+from opwright.judged.parameters import Tensors, corresponding, state_of
 from opwright.judged.sources import Source, load_candidate
 
 __all__ = ["CalledTask", "parameters_of", "without_running_tasks"]
@@ -160,19 +160,24 @@ class CalledTask:
         names = _once(functools.partial(load_candidate, path))
 
         @functools.lru_cache(_MODULES_KEPT)
-        def module_of(
-            constants: tuple[tuple[str, int], ...], device: torch.device
-        ) -> tuple[torch.nn.Module, dict[str, str]]:
+        def module_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> torch.nn.Module:
             def construct() -> torch.nn.Module:
                 arguments = self._constructor_arguments(constants)
                 torch.manual_seed(self._seed)
                 module: torch.nn.Module = names()[entry](*arguments)
                 return module
 
-            module = _in_new_thread(construct)
-            initial = state_of(self._module_at(constants))
-            pairs = corresponding(state_of(module), {name: initial[name] for name in self._state})
-            return module.to(device), pairs
+            return _in_new_thread(construct).to(device)
+
+        filled_from: dict[tuple[tuple[str, int], ...], dict[str, str]] = {}
+
+        def fill(module: torch.nn.Module, constants: tuple[tuple[str, int], ...], given: Tensors) -> None:
+            """Give a candidate's parameters and buffers the values of the reference's."""
+            own = state_of(module)
+            if constants not in filled_from:  # then they have their constructor's values
+                filled_from[constants] = corresponding(own, given, lambda: state_of(self._module_at(constants)))
+            for name, other in filled_from[constants].items():
+                own[name].data.copy_(given[other])
 
         def candidate(*arguments: Any) -> Any:
             passed = tree.map_tensors(torch.Tensor.contiguous, arguments)
@@ -181,10 +186,9 @@ class CalledTask:
             with torch.no_grad(), _own_extensions(path), _as_published(given):
                 function = names()[entry]
                 if self._constructor:
-                    function, pairs = module_of(self._constants_of(arguments), given[0].device)
-                    values, own = dict(zip(self._state, state, strict=True)), state_of(function)
-                    for name, other in pairs.items():
-                        own[name].data.copy_(values[other])
+                    at = self._constants_of(arguments)
+                    function = module_of(at, given[0].device)
+                    fill(function, at, dict(zip(self._state, state, strict=True)))
                 takes_constants = getattr(function, "takes_constants", False)
                 constants = dict(self._constants_of(arguments)) if takes_constants else {}
                 returned = function(*self._with_scalars(inputs), **constants)

@@ -8,7 +8,7 @@ import torch
 
 from opwright.errors import KernelError
 
-__all__ = ["corresponding", "state_of"]
+__all__ = ["Tensors", "corresponding", "state_of"]
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -18,20 +18,26 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def corresponding(own: Tensors, given: Tensors) -> dict[str, str]:
+def corresponding(own: Tensors, given: Tensors, constructed: Callable[[], Tensors]) -> dict[str, str]:
     """The name of one of the reference's for each of the candidate's that gets its value.
 
-    Both were constructed with the same seed, as KernelBench does. They correspond by name; or else by value, the first
-    first of equal ones; or else in order. One that has no other is left as its constructor has made it, if only one of
-    the two modules has such: the candidate's is a constant of its own, and it does without the reference's.
+    They correspond by name; or else by value, the first first of equal ones; or else in order. One that has no other is
+    left as its constructor has made it, if only one of the two modules has such: the candidate's is a constant of its
+    own, and it does without the reference's.
+
+    Args:
+        own: the candidate's, as its constructor has made them.
+        given: the reference's.
+        constructed: the reference's as its constructor makes them, with the same seed, as KernelBench does.
 
     Raises:
         KernelError: both modules have parameters or buffers that do not correspond.
     """
     pairs = _paired(own, given, lambda name, other: _flat(name) == _flat(other))
-    pairs |= _paired(
-        _without(own, pairs), _without(given, pairs.values()), lambda name, other: torch.equal(own[name], given[other])
-    )
+    left, others = _without(own, pairs), _without(given, pairs.values())
+    if left and others:
+        initial = constructed()
+        pairs |= _paired(left, others, lambda name, other: _are_equal(own[name].cpu(), initial[other]))
     left, others = _without(own, pairs), _without(given, pairs.values())
     if left and others and [t.shape for t in left.values()] != [t.shape for t in others.values()]:
         raise KernelError(
@@ -45,10 +51,14 @@ def _paired(own: Tensors, given: Tensors, correspond: Callable[[str, str], bool]
     """Pairs of one shape, each name in one of them at most."""
     left, pairs = dict(given), {}
     for name, tensor in own.items():
-        found = (n for n, t in left.items() if (t.shape, t.dtype) == (tensor.shape, tensor.dtype))
+        found = (n for n, t in left.items() if t.shape == tensor.shape)
         pairs[name] = next((n for n in found if correspond(name, n)), "")
         left.pop(pairs[name], None)
     return {name: other for name, other in pairs.items() if other}
+
+
+def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b)
 
 
 def _flat(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from opwright import tree
 from opwright.checks.calls.repeated_calls import is_right, write_into
 from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
@@ -114,7 +115,8 @@ def _failed_or_warned(context: Context, case: str, words: str, is_wrong: bool, r
 
 def _returned(context: Context, arguments: Sequence[Any]) -> tuple[Any, ...] | Raised:
     try:
-        return context.run_kernel(arguments)
+        # Copies: another call may write into the memory of this one's results, which is another check's finding.
+        return tuple(tree.map_tensors(torch.clone, context.run_kernel(arguments)))
     except Exception as error:  # the check "values" reports it
         return context.described(error)
 

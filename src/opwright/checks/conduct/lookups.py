@@ -78,6 +78,8 @@ class Lookups:
             if not isinstance(arguments[0], str):
                 return
             what = os.path.realpath(arguments[0])
+            if what == os.path.realpath(user.f_code.co_filename):  # for the text of a line, as of a warning
+                return
         line = f"{Path(user.f_code.co_filename).name}:{user.f_lineno}"
         self.found[Lookup(kind, what, line)] = None
 
