@@ -6,6 +6,7 @@ A NumPy function on arrays is one step to them: only its inputs are rounded.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -144,7 +145,18 @@ def _run_widened(func: Any, args: Any, kwargs: Any) -> Any:
         kwargs["dtype"] = _WIDE[kwargs["dtype"]]
     if not writes_arguments(func) and not func.is_view:
         args, kwargs = tree.map_tensors(_widened, (args, kwargs))
+    if multiplies(str(func)):
+        args = _of_one_dtype(args)
     return waited(func, func(*args, **kwargs))
+
+
+def _of_one_dtype(args: Any) -> Any:
+    """Operands as a product takes them: one that the reference converts to a narrow dtype stays so, unlike others."""
+    dtypes = {t.dtype for t in tree.tensors(args) if t.is_floating_point()}
+    if len(dtypes) < 2:
+        return args
+    widest = functools.reduce(torch.promote_types, dtypes)
+    return tree.map_tensors(lambda t: t.to(widest) if t.is_floating_point() else t, args)
 
 
 def _widened(t: torch.Tensor) -> torch.Tensor:
