@@ -25,11 +25,9 @@ from kernelsim.triton_sim.from_ttir.reading import read_module
 from kernelsim.triton_sim.from_ttir.writer import Site
 from kernelsim.triton_sim.frontend import Specialised, stated_options, ttir
 from kernelsim.triton_sim.internals import parsed_options
+from kernelsim.triton_sim.values_read import PLAIN, values_read
 
 __all__ = ["Translated", "translate"]
-
-# Constants whose text says all of them. Others, such as functions, are translated each time.
-_PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -88,17 +86,26 @@ def _all_that_decides(function: Any, specialised: Specialised, host: Host) -> Ke
     file = inspect.getsourcefile(function.fn) or ""
     constants = specialised.constants.items()
     triton, options = _digest_of_triton(), parsed_options(stated_options(specialised), host)
-    if not (Path(file).is_file() and triton and options) or any(type(value) not in _PLAIN for _, value in constants):
+    # Constants whose text does not say all of them, such as functions, are translated each time.
+    if not (Path(file).is_file() and triton and options) or any(type(value) not in PLAIN for _, value in constants):
         return None
-    settings = sorted((n, v) for n, v in os.environ.items() if n.startswith(("TRITON_", "MLIR_")))
+    if (read := values_read(function)) is None:
+        return None
+    settings = [*sorted((n, v) for n, v in os.environ.items() if n.startswith(("TRITON_", "MLIR_"))), _knobs()]
     return (
-        # Of the source of all that a kernel calls, and of the globals that it read.
-        *(("function", function.cache_key), ("file", file), ("source", _digest_of([Path(file)]))),
+        # Of the source of all that a kernel calls, and of what it reads.
+        *(("function", function.cache_key), ("file", file), ("source", _digest_of([Path(file)])), ("values", read)),
         ("types", repr([*specialised.signature.items()])),
         # Since 1 == True and 0.0 == -0.0, by its type and text.
         ("constants", repr([(name, type(value).__name__, repr(value)) for name, value in constants])),
         *(("options", options), ("settings", repr(settings)), ("Triton", triton), ("simulator", _digest_of_ours())),
     )
+
+
+def _knobs() -> list[str]:
+    """Settings that the frontend reads, which a program may have set in place of the environment's."""
+    knobs = getattr(sys.modules.get("triton"), "knobs", None)
+    return [repr(getattr(knobs, group, None) and vars(getattr(knobs, group))) for group in ("language", "compilation")]
 
 
 def _written(translated: Translated) -> str:

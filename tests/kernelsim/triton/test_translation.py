@@ -112,6 +112,59 @@ def test_an_edit_of_the_kernel_or_of_what_it_calls_is_seen(
     assert again == translated(load(old, new, file=file), OwnHost(tmp_path / "another cache"))
 
 
+READ = """
+import triton, triton.language as tl
+import translated_helpers as helpers
+from translated_helpers import DTYPE, TEXT
+@triton.constexpr_function
+def constant():
+    return helpers.SHIFT
+@triton.jit
+def shifted(x, by: tl.constexpr = helpers.SHIFT):
+    return x + by
+def closed(dtype):
+    @triton.jit
+    def kernel(x, n, B: tl.constexpr):
+        i = tl.arange(0, 8)
+        read = tl.load(x + i, mask=i < n)
+        tl.store(x + i, VALUE, mask=i < n)
+    return kernel
+kernel = closed(helpers.DTYPE)
+"""
+VALUES = """
+import triton.language as tl
+SHIFT, WRAPPED, DTYPE, TEXT = 5, tl.constexpr(5), tl.float16, tl.constexpr("1")
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "old", "new"),
+    [
+        ("read.to(DTYPE)", "float16", "float32"),
+        ("read.to(dtype)", "float16", "float32"),  # which a closure holds
+        ("read + helpers.SHIFT", "5, tl", "6, tl"),
+        ("read + helpers.WRAPPED", "(5)", "(6)"),
+        ("read + getattr(helpers, 'SHIFT')", "5, tl", "6, tl"),
+        ("read + (4 if TEXT == 1 else 7)", '"1"', "1"),
+        ("shifted(read)", "5, tl", "6, tl"),  # a default
+        ("read + constant()", "5, tl", "6, tl"),  # of a function of Python
+    ],
+)
+def test_an_edit_of_what_another_module_says_is_seen(
+    load, host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, old: str, new: str
+) -> None:
+    def with_values(text: str) -> ModuleType:
+        monkeypatch.setitem(globals(), "HELPERS", text)
+        monkeypatch.setitem(globals(), "KERNEL", READ.replace("VALUE", value))
+        return load()
+
+    first = translated(with_values(VALUES), host)
+    again = translated(with_values(VALUES.replace(old, new)), host)
+    fresh = translated(with_values(VALUES.replace(old, new)), OwnHost(tmp_path / "another cache"))
+    assert again == fresh
+    assert again.generated.text != first.generated.text
+
+
 @pytest.mark.parametrize(
     ("dtype", "n", "constant"),
     [(torch.float16, 7, 2), (torch.float32, 1, 2), (torch.float32, 7, 2.0), (torch.float32, 7, True)],
@@ -130,6 +183,13 @@ def test_other_options_and_settings_are_others(load, host, frontend, monkeypatch
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
     translated(load(), host)
     assert len(frontend) == 3
+
+
+def test_a_setting_of_a_program_is_seen(load, host, frontend, monkeypatch: pytest.MonkeyPatch) -> None:
+    translated(load(), host)
+    monkeypatch.setattr(sys.modules["triton"].knobs.language, "fp32_default", "ieee")
+    translated(load(), host)
+    assert len(frontend) == 2
 
 
 def test_a_constant_of_which_the_text_does_not_say_all_is_translated_each_time(load, host, frontend) -> None:
