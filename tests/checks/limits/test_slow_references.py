@@ -165,6 +165,58 @@ def test_a_case_on_which_the_reference_was_ended_is_left_out_with_all_longer_one
     assert {f.status for f in wrong.findings} <= {Status.PASS, Status.FAIL}
 
 
+class _UninterruptedInDouble(torch.autograd.Function):
+    """Twice its argument; the derivative of a long one does not return in float64, and cannot be stopped."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        cannot_be_stopped(60 if grad.dtype is torch.float64 and len(grad) > 1_030 else 0)
+        return 2 * grad
+
+
+@ow.op("slow_references::uninterrupted_gradient")
+def uninterrupted_gradient(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    return _UninterruptedInDouble.apply(x)
+
+
+@uninterrupted_gradient.python(name="wrong from 1,100 elements on")
+def _(x):
+    return torch.where(torch.arange(x.shape[0]) == 1_100, x, 2 * x)
+
+
+@pytest.mark.slow  # a gradient of 60 seconds is ended after three
+def test_a_failure_on_a_case_that_is_left_out_afterwards_is_not_lost() -> None:
+    (verdict,) = ow.check(uninterrupted_gradient, checks=["values", "gradients"], device="cpu", timeout=3).verdicts
+    assert verdict.status is Status.FAIL
+    assert [f.status for f in verdict.findings if f.check == "values"] == [Status.FAIL]
+    assert any("the reference does not return within 3 s" in n.reason for n in verdict.not_checked)
+
+
+@ow.op("slow_references::once")
+def once(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    if x.shape[0] > 4_000 and type(x) is torch.Tensor and not _called:
+        _called.append(x.shape[0])
+        cannot_be_stopped(4)
+    return 2 * x
+
+
+_called: list[int] = []
+
+
+@pytest.mark.slow  # waits for a time limit
+def test_what_did_not_return_in_less_time_is_tried_with_more() -> None:
+    once.python(lambda x: x + x, name="right")
+    (short,) = ow.check(once, checks=["values"], device="cpu", timeout=2).verdicts
+    assert any("the reference does not return within 2 s" in n.reason for n in short.not_checked)
+    (long,) = ow.check(once, checks=["values"], device="cpu", timeout=40).verdicts
+    assert long.status is Status.PASS
+    assert not any("does not return" in n.reason for n in long.not_checked)
+
+
 # 12 seconds are within a step of 20, but not two calls.
 @ow.op("slow_references::thrice")
 def thrice(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:

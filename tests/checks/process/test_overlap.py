@@ -47,6 +47,17 @@ def _(x):
     return x + x
 
 
+@twice.python(name="ends once and then hangs")
+def _(x):
+    mark = os.environ.get("OPWRIGHT_TEST_MARK", "")
+    if mark and x.shape[0] == 128:
+        if os.path.exists(mark):
+            time.sleep(60)
+        with open(mark, "w"):
+            os._exit(7)
+    return x + x
+
+
 class Noted(CallsHere):
     """Calls in this process, in the order in which they are begun and observed."""
 
@@ -104,3 +115,13 @@ def test_a_kernel_that_ends_beside_the_reference_is_named_with_its_case(kernel: 
     finding = wrong.findings[-1]
     assert said in finding.message
     assert finding.case.startswith("n=128 ")
+
+
+@pytest.mark.slow  # waits for a time limit
+def test_a_kernel_that_ends_and_hangs_when_it_runs_again_has_ended(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWRIGHT_TEST_MARK", str(tmp_path / "mark"))
+    (verdict,) = ow.check(
+        twice, checks=["metadata"], kernels=["ends once and then hangs"], device="cpu", timeout=4
+    ).verdicts
+    assert verdict.status is Status.FAIL
+    assert "exit code 7" in verdict.findings[-1].message

@@ -153,6 +153,20 @@ class _Attempt:
         self.step, self.since = step, now
 
     @property
+    def failures(self) -> list[Finding]:
+        """What has failed, simpler cases of which may not have been tried."""
+        found = [*self.findings, *([] if self.unconfirmed is None else [self.unconfirmed])]
+        return [f for f in found if f.status is Status.FAIL]
+
+    def add_failures(self, failures: Sequence[Finding]) -> None:
+        """Take what another run has found, in place of a check that passes in this one."""
+        failed = {f.check for f in self.failures}
+        added = [f for f in failures if f.check not in failed]
+        passed = {f.check for f in added}
+        kept = [f for f in self.findings if not (f.status is Status.PASS and f.check in passed)]
+        self.findings = [*added, *kept]  # the last one tells where a run has ended
+
+    @property
     def ended_at(self) -> str:
         """The check or step at which the workers ended in a wrong way, or were stopped; empty if they did not."""
         ending = self.ending
@@ -244,33 +258,42 @@ def _environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_") or k == "CUDA_VISIBLE_DEVICES"}
 
 
-# Cases on which the reference of an operator did not return, by its fingerprint, and how many are left out.
-_unreturned: dict[str, tuple[str, ...]] = {}
+# Cases on which the reference of an operator did not return in so many seconds, by its fingerprint, and how many are
+# left out.
+_unreturned: dict[tuple[str, float], tuple[str, ...]] = {}
 _MOST_UNRETURNED = 3
 
 
 def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
     """Run in workers; again without a case on which the reference does not return, and cannot be stopped within one
-    call of torch."""
+    call of torch. What a kernel has failed by then, perhaps on this case, it has failed."""
+    known, failures = (job.fingerprint, job.timeout), list[Finding]()
     while True:
-        unreturned = _unreturned.get(job.fingerprint, ())
+        unreturned = _unreturned.get(known, ())
         attempt = _run_for_blame(item, dataclasses.replace(job, unreturned=unreturned), on_step)
         doing, hung = attempt.doing, attempt.ending.hung and not attempt.ending.broken
         left_out = () if job.case or doing.who != REFERENCE or "sample=" in doing.case else (doing.case,)
         if not (hung and any(left_out)) or len(unreturned) == _MOST_UNRETURNED:
+            attempt.add_failures(failures)
             return attempt
-        _unreturned[job.fingerprint] = (*unreturned, *left_out)
+        failures += [f for f in attempt.failures if f not in failures]
+        _unreturned[known] = (*unreturned, *left_out)
 
 
 def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
     """Run in workers. If one ended that should not have while the kernel ran beside the reference, run again with one
-    after the other, to see which of them has ended it, and on which case."""
+    after the other, to see which of them has ended it, and on which case. An end that says less is not taken for it."""
     attempt = _run_undisturbed(item, job, on_step)
     check = CHECKS.get(attempt.doing.check)
     if not attempt.ending.went_wrong or attempt.ending.hung or check is None or check.examines is None:
         return attempt
     again = _run_undisturbed(item, dataclasses.replace(job, overlaps=False), on_step)
-    return again if again.ending.went_wrong or attempt.ending.is_shortage else attempt
+    ending = again.ending
+    says_as_much = ending.went_wrong and not ((ending.hung and not ending.broken) or ending.is_shortage)
+    if not (says_as_much or attempt.ending.is_shortage):
+        return attempt
+    again.add_failures(attempt.failures)
+    return again
 
 
 def _run_undisturbed(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
