@@ -202,6 +202,18 @@ def test_an_operand_that_the_reference_converts_to_a_half_dtype_may_be_rounded_o
     assert wrong(expected, (wide * 1.03).to(dtype)) > 1000  # the conversion itself is a last step
 
 
+@pytest.mark.parametrize("join", [lambda a, b: torch.cat([a, b], -1), lambda a, b: torch.where(b > 0, b, a)])
+def test_a_part_that_is_not_converted_is_not_rounded_beside_one_that_is(join):
+    def product(x, w, convert=lambda t: t):
+        return join(convert(x * 1.7), (x * 1.3).bfloat16().float()) @ w
+
+    x = normal(60, 100)
+    w = normal(join(x, x).shape[-1], 50, seed=1)
+    expected = computation(product, x, w, terms=400)
+    assert wrong(expected, product(x, w)) == 0
+    assert wrong(expected, product(x, w, lambda t: t.bfloat16().float())) > 1000
+
+
 def test_an_input_is_not_rounded_beside_one_that_is_narrow():
     x, w = normal(60, 200, dtype=torch.bfloat16), normal(200, 50, seed=1)
     expected = computation(lambda x, w: x.float() @ w, x, w, terms=400)

@@ -110,7 +110,7 @@ class _Recording(DispatchMode):  # type: ignore[misc]
         self._used: set[int] = set()
         # The eps of the dtype from which all that is in a storage was converted to a wider one.
         self._widened: dict[tuple[str, int], float] = {}
-        # The eps of the half dtype to which something in a storage was converted after it was computed.
+        # The eps of the half dtype to which all that is in a storage was converted after it was computed.
         self._narrowed: dict[tuple[str, int], float] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -161,12 +161,13 @@ class _Recording(DispatchMode):  # type: ignore[misc]
         return max(found) if found and all(found) else 0.0
 
     def _narrowed_to(self, func: Any, args: Any, kwargs: Any, sources: frozenset[tuple[int, float]]) -> float:
-        """The eps of the half dtype to which something that an operation moves was converted after it was computed."""
+        """The eps of the half dtype to which all that an operation moves was converted after it was computed."""
         to = (kwargs or {}).get("dtype")
         if func.overloadpacket.__name__ == "_to_copy" and to in _HALF and sources and args[0].dtype not in _HALF:
             return float(torch.finfo(to).eps)
-        known = (t for t in tree.tensors([args, kwargs]) if is_floating(t))
-        return max((self._narrowed.get(memory_of(t), 0.0) for t in known), default=0.0)
+        # All of it: beside a part that is, another is as precise as it was computed.
+        known = [self._narrowed.get(memory_of(t), 0.0) for t in tree.tensors([args, kwargs]) if is_floating(t)]
+        return max(known) if known and all(known) else 0.0
 
     def _narrow_operands(self, func: Any, args: Any) -> dict[int, float]:
         """Of a product, the matrices that were converted to a half dtype after they were computed; and one that was
