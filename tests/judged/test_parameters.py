@@ -56,6 +56,18 @@ def test_what_does_not_correspond_is_an_error(own: Tensors, given: Tensors) -> N
         corresponding(own, given, lambda: given)
 
 
+def test_floats_of_a_byte_correspond_by_value() -> None:
+    a, b = (t.to(torch.float8_e4m3fn) for t in (A, B))
+    given = {"b": b, "a": a}
+    assert corresponding({"x": a, "y": b}, given, lambda: given) == {"x": "a", "y": "b"}
+
+
+@pytest.mark.gpu
+def test_what_a_constructor_has_made_on_a_gpu_corresponds() -> None:
+    given = {"b": B, "a": A}
+    assert corresponding({"x": A.cuda(), "y": B.cuda()}, given, lambda: given) == {"x": "a", "y": "b"}
+
+
 class Reference(nn.Module):
     def __init__(self) -> None:
         super().__init__()
