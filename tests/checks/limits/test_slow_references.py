@@ -165,6 +165,24 @@ def test_a_case_on_which_the_reference_was_ended_is_left_out_with_all_longer_one
     assert {f.status for f in wrong.findings} <= {Status.PASS, Status.FAIL}
 
 
+@ow.op("slow_references::of_three")
+def of_three(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    cannot_be_stopped(60 if x.shape[0] == 3 else 0)
+    return 2 * x
+
+
+@of_three.python(name="wrong from three elements on")
+def _(x):
+    return x + x + (x.shape[0] >= 3)
+
+
+@pytest.mark.slow  # waits for a time limit
+def test_a_short_case_that_is_left_out_with_all_longer_ones_leaves_too_little() -> None:
+    (verdict,) = ow.check(of_three, checks=["values"], device="cpu", timeout=3).verdicts
+    assert verdict.status is Status.THIN
+    assert any("did not return for n=3" in f.message for f in verdict.findings)
+
+
 class _UninterruptedInDouble(torch.autograd.Function):
     """Twice its argument; the derivative of a long one does not return in float64, and cannot be stopped."""
 

@@ -15,6 +15,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from opwright.checks.process.messages import (
     KINDS,
@@ -75,6 +76,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
             supervised = _Checker(ours, read_output, timeout, on_message, ranks)
             supervised.send(write_job(job))
             hung = supervised.listen()
+            is_stopped = hung and _is_stopped(checker.pid)
         except BaseException:
             for pid in pids.values():
                 server.kill(pid)
@@ -87,7 +89,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         output=supervised.output,
         broken=supervised.broken,
         out_of_memory=ended_for_memory() > ended_before,
-        disturbed=server.disturbed_since(stops),
+        disturbed=server.disturbed_since(stops) or ("stopped a process that checks it" if is_stopped else ""),
     )
 
 
@@ -115,6 +117,13 @@ def _end_all(
     if waits:
         server.keep(checker)
     return codes[telling]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process, which does not end by itself then."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _common(job: Job) -> Job | None:

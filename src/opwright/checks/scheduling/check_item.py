@@ -31,6 +31,8 @@ from opwright.checks.scheduling.ranks import count_of_ranks, ranks_of
 from opwright.checks.scheduling.verdict import AT_END, Outcome, Settings, lost, verdict_of
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
+from opwright.contract.inputs.case import longest_of
+from opwright.contract.inputs.text import parse_case
 from opwright.results import Finding, NotChecked, Status, Verdict
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
@@ -262,6 +264,8 @@ def _environment() -> dict[str, str]:
 # left out.
 _unreturned: dict[tuple[str, float], tuple[str, ...]] = {}
 _MOST_UNRETURNED = 3
+# Blocks of kernels are as long.
+_SHORT = 128
 
 
 def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
@@ -271,13 +275,27 @@ def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
     while True:
         unreturned = _unreturned.get(known, ())
         attempt = _run_for_blame(item, dataclasses.replace(job, unreturned=unreturned), on_step)
-        doing, hung = attempt.doing, attempt.ending.hung and not attempt.ending.broken
+        doing, ending = attempt.doing, attempt.ending
+        hung = ending.hung and not (ending.broken or ending.disturbed)
         left_out = () if job.case or doing.who != REFERENCE or "sample=" in doing.case else (doing.case,)
         if not (hung and any(left_out)) or len(unreturned) == _MOST_UNRETURNED:
             attempt.add_failures(failures)
+            attempt.findings += _thin(item, attempt, unreturned)
             return attempt
         failures += [f for f in attempt.failures if f not in failures]
         _unreturned[known] = (*unreturned, *left_out)
+
+
+def _thin(item: CheckItem, attempt: _Attempt, unreturned: Sequence[str]) -> list[Finding]:
+    """A finding if so short a case is left out, and all longer ones with it, that what passes says little."""
+    cases = {text: parse_case(item.task.op.contract, text) for text in unreturned}
+    longest = {text: max((longest_of(n) for _, n in case.sizes), default=0) for text, case in cases.items()}
+    shortest = min(longest, key=longest.__getitem__, default="")
+    if not shortest or longest[shortest] >= _SHORT or not attempt.findings:
+        return []
+    message = f"the reference did not return for {shortest}, so no case as long has run"
+    remedy = f"allow more time with --timeout {5 * item.settings.timeout:g}"
+    return [Finding(attempt.findings[-1].check, Status.THIN, message=message, remedy=remedy)]
 
 
 def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
