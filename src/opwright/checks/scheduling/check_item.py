@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,18 +25,19 @@ from opwright.checks.process.messages import (
     Unconfirmed,
 )
 from opwright.checks.process.run_job import run_job
+from opwright.checks.scheduling.coverage import too_short_a_case
 from opwright.checks.scheduling.plan import Task
 from opwright.checks.scheduling.ranks import count_of_ranks, ranks_of
+from opwright.checks.scheduling.reproduce import how_to_reproduce
 from opwright.checks.scheduling.verdict import AT_END, Outcome, Settings, lost, verdict_of
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
-from opwright.contract.inputs.case import longest_of
 from opwright.contract.inputs.text import parse_case
 from opwright.results import Finding, NotChecked, Status, Verdict
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
 from opwright.runtime.source_files import digest_of_sources
-from opwright.runtime.targets import find_import_path, name_target
+from opwright.runtime.targets import find_import_path
 from opwright.sweep.work_item import Needs
 from opwright.workers.fork_server_client import ForkServer, ServerEndedError
 from opwright.workers.pool import exclusive_server, shared_server, workers_kept
@@ -64,7 +64,7 @@ class CheckItem:
 
     @classmethod
     def of(cls, task: Task, settings: Settings) -> CheckItem:
-        return cls(task, settings, _how_to_reproduce(task, settings))
+        return cls(task, settings, how_to_reproduce(task, settings))
 
     @property
     def name(self) -> str:
@@ -264,8 +264,6 @@ def _environment() -> dict[str, str]:
 # left out.
 _unreturned: dict[tuple[str, float], tuple[str, ...]] = {}
 _MOST_UNRETURNED = 3
-# Blocks of kernels are as long.
-_SHORT = 128
 
 
 def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
@@ -280,22 +278,13 @@ def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
         left_out = () if job.case or doing.who != REFERENCE or "sample=" in doing.case else (doing.case,)
         if not (hung and any(left_out)) or len(unreturned) == _MOST_UNRETURNED:
             attempt.add_failures(failures)
-            attempt.findings += _thin(item, attempt, unreturned)
+            cases = [parse_case(item.task.op.contract, text) for text in unreturned]
+            if attempt.findings and (why := too_short_a_case(cases)):
+                remedy = f"allow more time with --timeout {5 * job.timeout:g}"
+                attempt.findings.append(Finding(attempt.findings[-1].check, Status.THIN, message=why, remedy=remedy))
             return attempt
         failures += [f for f in attempt.failures if f not in failures]
         _unreturned[known] = (*unreturned, *left_out)
-
-
-def _thin(item: CheckItem, attempt: _Attempt, unreturned: Sequence[str]) -> list[Finding]:
-    """A finding if so short a case is left out, and all longer ones with it, that what passes says little."""
-    cases = {text: parse_case(item.task.op.contract, text) for text in unreturned}
-    longest = {text: max((longest_of(n) for _, n in case.sizes), default=0) for text, case in cases.items()}
-    shortest = min(longest, key=longest.__getitem__, default="")
-    if not shortest or longest[shortest] >= _SHORT or not attempt.findings:
-        return []
-    message = f"the reference did not return for {shortest}, so no case as long has run"
-    remedy = f"allow more time with --timeout {5 * item.settings.timeout:g}"
-    return [Finding(attempt.findings[-1].check, Status.THIN, message=message, remedy=remedy)]
 
 
 def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
@@ -378,21 +367,6 @@ def _break_if_skipped(attempt: _Attempt, checks: Sequence[str]) -> None:
         return
     if any(name not in attempt.seconds for name in checks or CHECKS):
         attempt.ending = dataclasses.replace(attempt.ending, broken="an end before the last check")
-
-
-def _how_to_reproduce(task: Task, settings: Settings) -> str:
-    target = name_target(task.op)
-    if target is None:
-        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={str(task.target)!r}"
-        where += ", interpreter=True" if task.interpret else ""
-        where += f", inputs={settings.inputs!r}" if settings.inputs else ""
-        return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
-    level = f" --level {settings.level}" if settings.level != "quick" else ""
-    level += f" --ranks {settings.ranks}" if settings.ranks else ""
-    level += f" --inputs {shlex.quote(settings.inputs)}" if settings.inputs else ""
-    device = f" --device {task.target}" + (" --interpreter" if task.interpret else "")
-    names = f"{shlex.quote(target)} --kernel {shlex.quote(task.kernel)}".replace("{", "{{").replace("}", "}}")
-    return f"opwright check {names}{device}{level} --check '{{check}}' --case '{{case}}'"
 
 
 def _add_crash(item: CheckItem, attempt: _Attempt) -> None:

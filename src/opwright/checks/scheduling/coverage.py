@@ -8,10 +8,11 @@ from opwright.checks.derivatives import gradients
 from opwright.checks.kernel_calls import without_gradient
 from opwright.checks.outputs import values
 from opwright.checks.ranks import ranks
+from opwright.contract.inputs.case import Case, longest_of
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 from opwright.runtime.op import Op
 
-__all__ = ["too_little"]
+__all__ = ["too_little", "too_short_a_case"]
 
 # Fewer of the generated cases than this share are too few; or fewer than half, if they are fewer than a number.
 _LEAST_SHARE, _FEW = 0.25, 12
@@ -80,3 +81,17 @@ _REMEDY_OF_REFERENCE = (
     "state which inputs the reference takes: relations of sizes with where=[...], values with ow.values(...), or "
     "inputs with op.samples"
 )
+
+
+# Blocks of kernels are as long.
+_SHORT = 128
+
+
+def too_short_a_case(unreturned: Sequence[Case]) -> str:
+    """Why a verdict says little, if one of the cases on which the reference did not return, and which are left out with
+    all longer ones, is so short."""
+    longest = {case: max((longest_of(n) for _, n in case.sizes), default=0) for case in unreturned}
+    shortest = min(longest, key=longest.__getitem__, default=None)
+    if shortest is None or longest[shortest] >= _SHORT:
+        return ""
+    return f"the reference did not return for {shortest}, so no case as long has run"
