@@ -249,9 +249,9 @@ class Context:
         return named
 
     def begin(self, case: Case) -> None:
-        """Let the kernel run on a case that is observed next, while this process does something else. Only where the
-        reference is known to be defined."""
-        if not self.request.overlaps or case not in self.records.defined or self._kept.get(case) is not None:
+        """Let the kernel run on a case that is observed next, if the reference is defined there, while this process
+        does something else."""
+        if not self.request.overlaps or self._kept.get(case) is not None:
             return
         with contextlib.suppress(MemoryError, torch.OutOfMemoryError):  # ``observe`` says so
             started = self._started(case)

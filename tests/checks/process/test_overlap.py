@@ -17,12 +17,17 @@ from opwright.checks.kernel_calls import Call, CallsHere
 from opwright.checks.outputs import values
 from opwright.checks.request import Request
 from opwright.contract.inputs.cases import cases
+from opwright.contract.inputs.text import parse_case
 from opwright.results import Finding, Status
 from opwright.target import Target
+
+RAISES = 5000
 
 
 @ow.op("overlap::twice")
 def twice(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    if type(x) is torch.Tensor and x.shape[0] == RAISES:
+        raise ValueError("not of this size")
     if type(x) is torch.Tensor and x.shape[0] in (127, 128, 129):
         time.sleep(0.3)  # so that a kernel that ends meanwhile does so while this runs
     return 2 * x
@@ -96,11 +101,12 @@ def test_each_case_is_begun_once_while_the_one_before_is_compared(overlaps: bool
     assert calls.begun == ([*chosen][1:] if overlaps else [])
 
 
-def test_a_case_for_which_the_reference_is_not_known_to_be_defined_is_not_begun() -> None:
+def test_a_case_on_which_the_reference_raises_is_not_begun() -> None:
     calls = Noted()
-    context = Context(twice, "right", Target("cpu"), cases(twice.contract, "smoke"), calls=calls)
-    context.begin(context.cases[0])
-    assert not calls.begun
+    context = Context(twice, "right", Target("cpu"), [], calls=calls)
+    for size in (RAISES, 5):
+        context.begin(parse_case(twice.contract, f"n={size}"))
+    assert calls.begun == [5]
 
 
 @pytest.mark.slow  # whole checks, one of them twice

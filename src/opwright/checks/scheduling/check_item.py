@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from opwright.captured.replay import digest_of_calls
 from opwright.checks.case_range import CaseRange
+from opwright.checks.check import Process
 from opwright.checks.context import KERNEL, REFERENCE
 from opwright.checks.exceptions import is_lost_gpu
 from opwright.checks.limits.shortage import WITHOUT_SHORTAGE
@@ -260,8 +261,7 @@ def _environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_") or k == "CUDA_VISIBLE_DEVICES"}
 
 
-# Cases on which the reference of an operator did not return in so many seconds, by its fingerprint, and how many are
-# left out.
+# Cases on which the reference of an operator did not return in so many seconds, and how many are left out.
 _unreturned: dict[tuple[str, float], tuple[str, ...]] = {}
 _MOST_UNRETURNED = 3
 
@@ -292,15 +292,15 @@ def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) ->
     after the other, to see which of them has ended it, and on which case. An end that says less is not taken for it."""
     attempt = _run_undisturbed(item, job, on_step)
     check = CHECKS.get(attempt.doing.check)
-    if not attempt.ending.went_wrong or attempt.ending.hung or check is None or check.examines is None:
+    if not attempt.ending.went_wrong or attempt.ending.hung or check is None or check.process is Process.KERNEL:
         return attempt
     again = _run_undisturbed(item, dataclasses.replace(job, overlaps=False), on_step)
     ending = again.ending
     says_as_much = ending.went_wrong and not ((ending.hung and not ending.broken) or ending.is_shortage)
-    if not (says_as_much or attempt.ending.is_shortage):
-        return attempt
-    again.add_failures(attempt.failures)
-    return again
+    if says_as_much or attempt.ending.is_shortage:
+        again.add_failures(attempt.failures)
+        attempt = again
+    return attempt
 
 
 def _run_undisturbed(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
