@@ -158,11 +158,10 @@ def combine_backward(
 
 
 @triton.jit
-def tile_of(offsets, e, at, BM: tl.constexpr, E: tl.constexpr):
+def tile_of(expert, begin, end, e, at, BM: tl.constexpr):
     # The expert of a tile of rows, where the tile begins and where the expert's rows end. Past the last one, no rows.
-    expert = tl.arange(0, E)
-    begin = tl.load(offsets + expert, mask=expert < e, other=0)
-    end = tl.load(offsets + expert + 1, mask=expert < e, other=0)
+    # It takes numbers: torch.compile takes a pointer that a function gets for one that the kernel writes through, if
+    # what the function returns is part of an address.
     tiles = (end - begin + BM - 1) // BM
     until = tl.cumsum(tiles, 0)
     own = tl.sum((until <= at).to(tl.int32), 0)
@@ -181,7 +180,10 @@ def grouped_kernel(
     above = tl.program_id(0) // (TOGETHER * across) * TOGETHER
     together = min(tiles - above, TOGETHER)
     within = tl.program_id(0) % (TOGETHER * across)
-    expert, first, end = tile_of(offsets, e, above + within % together, BM, E)
+    every = tl.arange(0, E)
+    begins = tl.load(offsets + every, mask=every < e, other=0)
+    ends = tl.load(offsets + every + 1, mask=every < e, other=0)
+    expert, first, end = tile_of(every, begins, ends, e, above + within % together, BM)
     if first < end:
         row = first.to(tl.int64) + tl.arange(0, BM)
         column, step = (within // together) * BN + tl.arange(0, BN).to(tl.int64), tl.arange(0, BD)
