@@ -168,7 +168,7 @@ class CallsHere:
         return self.observe_in(same_layout(tuple(arguments)))
 
     def begin(self, arguments: Sequence[Any]) -> None:
-        """There is no other process."""
+        """Nothing: here, a call runs when it is observed."""
 
     def observe_in(self, passed: tuple[Any, ...]) -> Call:
         """``observe``, with a copy that was made already."""

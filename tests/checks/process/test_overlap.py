@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +65,46 @@ def _(x):
         with open(mark, "w"):
             os._exit(7)
     return x + x
+
+
+@ow.op("overlap::slow_twice")
+def slow_twice(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+    if (
+        type(x) is torch.Tensor
+        and x.shape[0] >= 3
+        and not Path(os.environ.get("OPWRIGHT_TEST_ONCE", "") + ".over").exists()
+    ):
+        time.sleep(0.4)
+    return 2 * x
+
+
+def _siblings() -> list[int]:
+    """The processes with the same parent, of which one compares this one's results."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            found += [int(folder.name)] if parent == os.getppid() and int(folder.name) != os.getpid() else []
+    return found
+
+
+def _stop_them_for_a_while() -> None:
+    for number, seconds in ((signal.SIGSTOP, 4.5), (signal.SIGCONT, 0)):
+        time.sleep(0.2)
+        for pid in _siblings():
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        time.sleep(seconds)
+    Path(os.environ["OPWRIGHT_TEST_ONCE"] + ".over").touch()
+
+
+@slow_twice.python(name="stops who checks it, once")
+def _(x):
+    once = Path(os.environ["OPWRIGHT_TEST_ONCE"])
+    if x.shape[0] == 2 and not once.exists():
+        once.touch()
+        threading.Thread(target=_stop_them_for_a_while, daemon=True).start()
+    return x + x + (x.shape[0] >= 3)
 
 
 class Noted(CallsHere):
@@ -131,3 +175,14 @@ def test_a_kernel_that_ends_and_hangs_when_it_runs_again_has_ended(tmp_path, mon
     ).verdicts
     assert verdict.status is Status.FAIL
     assert "exit code 7" in verdict.findings[-1].message
+
+
+@pytest.mark.slow  # 80 s: the stopped check runs into its time limit, and again alone, with a reference that sleeps
+@pytest.mark.exhaustive  # its seconds follow from how busy the machine is
+def test_a_checker_that_is_stopped_is_no_slow_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the cases would be left out on which the kernel is wrong."""
+    monkeypatch.setenv("OPWRIGHT_TEST_ONCE", str(tmp_path / "once"))
+    (verdict,) = ow.check(slow_twice, checks=["values"], device="cpu", timeout=3, level="smoke").verdicts
+    assert (tmp_path / "once").exists()
+    assert verdict.status is Status.FAIL
+    assert not any("does not return" in n.reason for n in verdict.not_checked)

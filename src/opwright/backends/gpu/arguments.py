@@ -53,10 +53,12 @@ class Packer(ArgumentPacker):
     def _addresses(self, words: list[int], device: int) -> tuple[Any, int]:
         if device < 0:
             kept = torch.tensor(words, dtype=torch.int64)
-        elif torch.cuda.is_current_stream_capturing():  # a graph would outlive what is kept; CUDA refuses this copy
-            kept = torch.tensor(words, dtype=torch.int64).to(torch.device("cuda", device))
-        else:
-            kept = _table(tuple(words), device, torch.cuda.current_stream(device).cuda_stream)
+            return kept, kept.data_ptr()
+        with torch.cuda.device(device):
+            is_captured, stream = torch.cuda.is_current_stream_capturing(), torch.cuda.current_stream().cuda_stream
+        # A graph would outlive what is kept. CUDA refuses the copy within a capture.
+        table = _table.__wrapped__ if is_captured else _table
+        kept = table(tuple(words), device, stream)
         return kept, kept.data_ptr()
 
     def _typed(self, name: str, size: int, unknown_kind: ParameterKind) -> Parameter:

@@ -224,7 +224,7 @@ class Computation:
                 break
             if len(seen) > (_RUNS if len(left) > _FEW_WRONG else _PATIENCE) and int(distinct(seen).max()) == 1:
                 break  # rounding changes none of them
-            also = self._with_errors(seed)[i]
+            also = self.with_errors(seed)[i]
             if also.shape == got.shape:
                 seen.append(also.flatten()[left])
                 keep = values != seen[-1]
@@ -244,14 +244,11 @@ class Computation:
         self._runs += 1
 
     def _changes(self) -> list[torch.Tensor]:
-        pairs = zip(self._with_errors(self._runs), self.exact, strict=True)
+        pairs = zip(self.with_errors(self._runs), self.exact, strict=True)
         return [distance(a if a.shape == b.shape else b, b).nan_to_num(0, 0, 0) for a, b in pairs]
 
     def with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
         """The results in float64 of a run with errors, of which the last step has none."""
-        return self._with_errors(seed)
-
-    def _with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
         finest = max(map(self._finest, range(len(self.rounded))), default=self._accumulator)
         if not self._operations.are_seen:  # one step, all of which is in the arguments' dtypes
             finest = max(finest, 2 * self._coarsest)
