@@ -107,7 +107,8 @@ def cross_entropy_right(logits, labels, smoothing):
     logs = logits.log_softmax(-1)
     kept = labels != -100
     picked = logs.gather(1, torch.where(kept, labels, 0)[:, None])[:, 0]
-    return torch.where(kept, -(1 - smoothing) * picked - smoothing * logs.mean(-1), 0).contiguous()
+    smooth = smoothing * logs.mean(-1) if smoothing else 0  # 0 times the mean is NaN where a logit is -inf
+    return torch.where(kept, -(1 - smoothing) * picked - smooth, 0).contiguous()
 
 
 @wrong(cross_entropy, "values")

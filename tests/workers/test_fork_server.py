@@ -62,6 +62,16 @@ def test_a_worker_ends_with_its_server_whatever_it_waits_for():
         os.close(worker)
 
 
+def test_a_stop_is_known_before_the_job_that_it_belongs_to_ends():
+    with pool.shared_server(interpret=False) as server:
+        for _ in range(50):
+            before = server.stops
+            assert not server.disturbed_since(before)
+            os.kill(server._process.pid, signal.SIGSTOP)
+            os.kill(server._process.pid, signal.SIGCONT)
+            assert server.disturbed_since(before)
+
+
 def test_a_worker_that_was_forked_while_its_server_was_closed_is_ended(monkeypatch):
     killed = []
     monkeypatch.setattr(fork_server_client, "kill", killed.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 
 from opwright.errors import CheckError
 from opwright.workers.relatives import let_go_on
-from opwright.workers.roles import MESSAGE_BYTES, Role
+from opwright.workers.roles import MESSAGE_BYTES, QUESTION, Role
 from opwright.workers.spawn import started
 
 __all__ = ["ForkServer", "ReusableWorker", "ServerEndedError"]
@@ -59,6 +60,8 @@ class ForkServer:
         self._has_forked = self._is_closed = False
         self._ended: dict[int, int] = {}
         self.stops = 0  # of the server or of this process
+        self._questions = itertools.count()
+        self._answered: set[int] = set()
         self._broken = ""
         self._waiting: list[ReusableWorker] = []  # for a job
         threading.Thread(target=self._listen, daemon=True).start()
@@ -74,6 +77,7 @@ class ForkServer:
 
     def disturbed_since(self, stops: int) -> str:
         """What has happened to the server, or to this process, since there were so many stops."""
+        self._hear_all()
         if self.has_ended:
             return "ended the process that its own was forked from"
         return "stopped a process that checks it" if self.stops > stops else ""
@@ -94,6 +98,8 @@ class ForkServer:
                         self._ended.pop(message["pid"], None)  # of an earlier process with this number
                     elif "stopped" in message:
                         self.stops += 1
+                    elif "answer" in message:
+                        self._answered.add(message["answer"])
                     else:
                         self._ended[message["exit"]] = message["status"]
                 self._changed.notify_all()
@@ -105,6 +111,15 @@ class ForkServer:
             self._process.wait(5)
         assert self._process.stderr is not None  # opened as a pipe
         return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "it ended without a message"
+
+    def _hear_all(self) -> None:
+        """Wait for what the server had to say until now. Of a stop it tells after this process goes on, which may have
+        all that it waits for by then."""
+        question = next(self._questions)
+        with contextlib.suppress(OSError):  # the listener reports the cause
+            self._socket.send(QUESTION + str(question).encode())
+        with self._changed:
+            self._wait_for(lambda: bool(question in self._answered or self._broken), timeout=_SECONDS_TO_START)
 
     def fork(self, role: Role, sockets: Sequence[socket.socket], output: int) -> int:
         """Fork a worker that owns these ends; returns its process id."""

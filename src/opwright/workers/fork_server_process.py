@@ -3,8 +3,9 @@
 ``python -m opwright.workers FD`` reads requests from a socket. Each request is a role, with the worker's sockets and a
 pipe for its output as file descriptors. The answer is ``{"pid": …}`` at once, and ``{"exit": pid, "status": …}`` when
 the worker has ended. ``{"stopped": …}`` says that something stopped this process or its parent, other than a terminal's
-Ctrl-Z. Forking takes milliseconds where starting Python and importing torch takes seconds, and a process that has run
-nothing has no OpenMP pool and no CUDA context that would not survive the fork.
+Ctrl-Z. A question, which has a number in place of a role, is answered by ``{"answer": …}`` after all of these. Forking
+takes milliseconds where starting Python and importing torch takes seconds, and a process that has run nothing has no
+OpenMP pool and no CUDA context that would not survive the fork.
 
 ``multiprocessing``'s fork server would run the user's ``__main__`` again. A process has at most two of these servers:
 one has Triton's interpreter switched on before Triton is imported.
@@ -33,7 +34,7 @@ from opwright.internals.slow_imports import SLOW_IMPORTS
 from opwright.machine import ask_compilers
 from opwright.workers.forking import read_wakes, reset_signals, run_and_leave, take_streams, wakes
 from opwright.workers.relatives import adopt_orphans, children, end_with_parent, let_go_on
-from opwright.workers.roles import MESSAGE_BYTES, MOST_FILES, Role
+from opwright.workers.roles import MESSAGE_BYTES, MOST_FILES, QUESTION, Role
 
 __all__ = ["become", "can_use_a_gpu_after_fork", "import_once", "main", "serve"]
 
@@ -110,6 +111,9 @@ def _accept(requests: socket.socket, alive: set[int]) -> bool:
         return False
     if not data:
         return False
+    if data.startswith(QUESTION):
+        _send(requests, {"answer": int(data.removeprefix(QUESTION))})
+        return True
     *sockets, output = fds
     server = os.getpid()
     pid = os.fork()

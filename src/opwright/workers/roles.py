@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["MESSAGE_BYTES", "MOST_FILES", "Role"]
+__all__ = ["MESSAGE_BYTES", "MOST_FILES", "QUESTION", "Role"]
 
 MESSAGE_BYTES = 4096
 # A worker's sockets and its output; a checker process has a connection to each rank of two groups.
 MOST_FILES = 200
+# Begins a request that forks nothing: a number follows, which comes back after all that the server had to say.
+QUESTION = b"?"
 
 
 class Role(StrEnum):

@@ -18,8 +18,8 @@ from typing import NoReturn
 __all__ = ["run_supervised"]
 
 
-# Seconds for which a stopped child stays so.
-_PATIENCE = 3.0
+# Seconds for which a stopped child stays so: longer than its own processes need to find and to tell it.
+_PATIENCE = 10.0
 
 
 # What interrupts a command. One that follows within so many seconds is the same: whoever presses Ctrl-C twice.
