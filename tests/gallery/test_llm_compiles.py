@@ -1,5 +1,5 @@
-"""gallery.llm's Triton kernels compile for a GPU on a machine that has none. The simulator takes some programs that the
-compiler for a GPU does not, such as ``other=0`` for floats of a byte."""
+"""gallery.llm's Triton kernels compile for a GPU on a machine that has none, and torch.compile finds what they write.
+The simulator takes some programs that the compiler for a GPU does not, such as ``other=0`` for floats of a byte."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 
 from opwright.gallery import llm
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]  # a second or two each
 
 FP8 = "fp8e4nv"
+OF_ATTENTION = dict.fromkeys(("q", "k", "v", "out", "grad", "grad_q", "grad_k", "grad_v"), "*bf16") | {
+    "lse": "*fp32", "delta": "*fp32", "offsets_q": "*i32", "offsets_k": "*i32",
+    "inner": "fp32", "outer": "fp32", "scale": "fp32",
+}  # fmt: skip
 TILES = {"BM": 64, "BN": 64, "BK": 128, "TOGETHER": 8}
 # The file, the kernel, the types of what is no int32, and the constants.
 KERNELS = [
@@ -50,7 +55,31 @@ KERNELS = [
      {"BM": 64, "BN": 64, "BD": 64, "E": 8, "TOGETHER": 8}),
     ("experts", "grouped_weights_kernel", {"grad": "*fp32", "x": "*fp32", "offsets": "*i32", "out": "*fp32"},
      {"BN": 64, "BD": 64, "BM": 32}),
+    *(
+        ("attention", kernel, OF_ATTENTION, {"D": 64, "BQ": 32, "BK": 32, "CAPS": caps, "PACKED": packed})
+        for kernel in ("forward_kernel", "query_kernel", "key_kernel")
+        for caps, packed in ((0, False), (1, True), (2, True))
+    ),
 ]  # fmt: skip
+
+
+def target():
+    from triton.backends.compiler import GPUTarget
+
+    return GPUTarget("cuda", 90, 32)
+
+
+class NoGpu:
+    """A driver of a GPU that is only compiled for."""
+
+    def get_current_target(self):
+        return target()
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device=0):
+        return 0
 
 
 def kernel_of(file, name):
@@ -61,16 +90,47 @@ def kernel_of(file, name):
     return getattr(module, name)
 
 
+WRITTEN = {
+    "product_kernel": {"out"}, "quantize_kernel": {"out", "scales"}, "largest_kernel": {"partial"},
+    "scale_kernel": {"out"}, "loss_and_gradient_kernel": {"logits", "loss"}, "sample_kernel": {"tokens"},
+    "route_kernel": {"weights", "experts"}, "count_kernel": {"counts"}, "place_kernel": {"places", "order"},
+    "permute_kernel": {"out"}, "combine_kernel": {"out"}, "combine_backward_kernel": {"grad_y", "grad_weights"},
+    "grouped_kernel": {"out"}, "grouped_weights_kernel": {"out"}, "forward_kernel": {"out", "lse"},
+    "query_kernel": {"delta", "grad_q"}, "key_kernel": {"grad_k", "grad_v"},
+}  # fmt: skip
+DTYPES = {
+    "*bf16": torch.bfloat16, "*fp32": torch.float32, "*i32": torch.int32, "*i64": torch.int64, "*i8": torch.int8,
+    f"*{FP8}": torch.float8_e4m3fn,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("file", "name", "types", "constants"), KERNELS, ids=[f"{k[1]}-{i}" for i, k in enumerate(KERNELS)]
 )
 def test_it_compiles_for_sm_90(file, name, types, constants):
     from triton import compile
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     kernel = kernel_of(file, name)
     signature = {argument: types.get(argument, "i32") for argument in kernel.arg_names}
     signature |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert compile(source, target=target()).asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "types", "constants"), KERNELS, ids=[f"{k[1]}-{i}" for i, k in enumerate(KERNELS)]
+)
+def test_torch_compile_finds_what_it_writes(monkeypatch, file, name, types, constants):
+    """It takes what it does not understand for written, and then refuses a gradient, or copies it."""
+    from torch._higher_order_ops.triton_kernel_wrap import identify_accessed_tensors
+    from triton.runtime import driver
+
+    monkeypatch.setattr(driver, "_active", NoGpu())
+    kernel = kernel_of(file, name)
+    given = dict.fromkeys(kernel.arg_names, 4) | constants
+    for argument in set(types) & set(kernel.arg_names):
+        kind = types[argument]
+        given[argument] = torch.zeros(4, dtype=DTYPES[kind]) if kind in DTYPES else 0.5
+    found = identify_accessed_tensors(kernel, given, {}).read_writes.writes
+    assert {each.name for each in found} == WRITTEN[name]

@@ -35,8 +35,9 @@ def options(kernel: str, q: torch.Tensor, rows: int, softcap: float, packed: boo
     d = q.shape[-1]
     is_small = q.dtype == torch.float32 or rows <= SMALL_TILE[0]
     queries, keys, warps, stages = SMALL_TILE if is_small else TILES[kernel][max(d, 64)]
+    caps = (1 + (q.dtype == torch.float32)) * (softcap > 0)  # float32 needs a more exact tanh
     found = {
-        "D": d, "BQ": queries, "BK": keys, "CAPS": softcap > 0, "PACKED": packed,
+        "D": d, "BQ": queries, "BK": keys, "CAPS": caps, "PACKED": packed,
         "num_warps": warps, "num_stages": stages,
     }  # fmt: skip
     return found, keys if kernel == "of_keys" else queries

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.libdevice import tanh
 
 from opwright.gallery.llm.floats import float32_like
 from opwright.gallery.llm.tiles import Offsets, band, factors, new_like, options, tiles_of, with_near_columns
 
 LN_2 = tl.constexpr(math.log(2))
+AT_ONCE = tl.constexpr(256)  # so many packed sequences does a program look at to find its own
+EXACT_TANH = tl.constexpr(2)  # of ``CAPS``; for 1, a shorter one is off by some 1e-7, which the soft cap multiplies
 # Arguments of which Triton would otherwise compile a kernel for each divisor.
 LENGTHS = ["tiles", "sequences", "heads", "group", "s", "t", "before", "after", "lse_b", "lse_h", "delta_b", "delta_h"]
 
@@ -20,26 +23,13 @@ LENGTHS = ["tiles", "sequences", "heads", "group", "s", "t", "before", "after", 
 
 
 @triton.jit
-def sequence_of(tile, offsets, sequences, BLOCK: tl.constexpr):
-    """Which of the packed sequences a tile belongs to: each begins with a new tile."""
-    low, high = 0, sequences
-    while high - low > 1:
-        middle = (low + high) // 2
-        begins = tl.load(offsets + middle) // BLOCK + middle <= tile
-        low = tl.where(begins, middle, low)
-        high = tl.where(begins, high, middle)
-    return low
+def begun(tile, begins, sequence, sequences, BLOCK: tl.constexpr):
+    """How many of some packed sequences begin at a tile or before it: each begins with a new one.
 
-
-@triton.jit
-def place(tile, offsets_q, offsets_k, sequences, s, t, BLOCK: tl.constexpr, BY_KEYS: tl.constexpr):
-    """Of packed sequences: the number of the tile in its sequence, where that begins, and its lengths."""
-    offsets = offsets_k if BY_KEYS else offsets_q
-    sequence = sequence_of(tile, offsets, sequences, BLOCK)
-    tile -= tl.load(offsets + sequence) // BLOCK + sequence
-    first_q, first_k = tl.load(offsets_q + sequence), tl.load(offsets_k + sequence)
-    s, t = tl.load(offsets_q + sequence + 1) - first_q, tl.load(offsets_k + sequence + 1) - first_k
-    return tile, first_q.to(tl.int64), first_k.to(tl.int64), s, t
+    It takes numbers: torch.compile takes a pointer that a function gets for one that the kernel writes through, if what
+    the function returns is part of an address.
+    """
+    return tl.sum(((begins // BLOCK + sequence <= tile) & (sequence < sequences)).to(tl.int32))
 
 
 @triton.jit
@@ -83,7 +73,11 @@ def product(a, b):
 @triton.jit
 def capped(x, inner, CAPS: tl.constexpr):
     """A product of q and k, or the tanh of it: times ``outer``, the score by powers of two."""
-    return 1 - 2 / (tl.exp2(x * inner) + 1) if CAPS else x
+    if CAPS == 0:
+        return x
+    if CAPS == EXACT_TANH:
+        return tanh(x * (inner * (LN_2 / 2)))
+    return 1 - 2 / (tl.exp2(x * inner) + 1)
 
 
 # -- forward -------------------------------------------------------------------------------------------------------
@@ -116,7 +110,16 @@ def forward_kernel(
     batch, head = (tl.program_id(0) // tiles // heads).to(tl.int64), (tl.program_id(0) // tiles % heads).to(tl.int64)
     first_q, first_k = batch * 0, batch * 0
     if PACKED:
-        tile, first_q, first_k, s, t = place(tile, offsets_q, offsets_k, sequences, s, t, BQ, False)
+        sequence, among = 0, sequences  # the tile's own is one of so many from this one on
+        while among > 1:
+            among = tl.cdiv(among, AT_ONCE)
+            some = sequence + tl.arange(0, AT_ONCE) * among
+            begins = tl.load(offsets_q + some, mask=some < sequences, other=0)
+            sequence += (begun(tile, begins, some, sequences, BQ) - 1) * among
+        begin_q, begin_k = tl.load(offsets_q + sequence), tl.load(offsets_k + sequence)
+        s, t = tl.load(offsets_q + sequence + 1) - begin_q, tl.load(offsets_k + sequence + 1) - begin_k
+        tile -= begin_q // BQ + sequence
+        first_q, first_k = begin_q.to(tl.int64), begin_k.to(tl.int64)
     here = tile * BQ
     if here >= s:
         return
@@ -175,7 +178,16 @@ def query_kernel(
     batch, head = (tl.program_id(0) // tiles // heads).to(tl.int64), (tl.program_id(0) // tiles % heads).to(tl.int64)
     first_q, first_k = batch * 0, batch * 0
     if PACKED:
-        tile, first_q, first_k, s, t = place(tile, offsets_q, offsets_k, sequences, s, t, BQ, False)
+        sequence, among = 0, sequences  # the tile's own is one of so many from this one on
+        while among > 1:
+            among = tl.cdiv(among, AT_ONCE)
+            some = sequence + tl.arange(0, AT_ONCE) * among
+            begins = tl.load(offsets_q + some, mask=some < sequences, other=0)
+            sequence += (begun(tile, begins, some, sequences, BQ) - 1) * among
+        begin_q, begin_k = tl.load(offsets_q + sequence), tl.load(offsets_k + sequence)
+        s, t = tl.load(offsets_q + sequence + 1) - begin_q, tl.load(offsets_k + sequence + 1) - begin_k
+        tile -= begin_q // BQ + sequence
+        first_q, first_k = begin_q.to(tl.int64), begin_k.to(tl.int64)
     here = tile * BQ
     if here >= s:
         return
@@ -242,7 +254,16 @@ def key_kernel(
     batch, head = (tl.program_id(0) // tiles // heads).to(tl.int64), (tl.program_id(0) // tiles % heads).to(tl.int64)
     first_q, first_k = batch * 0, batch * 0
     if PACKED:
-        tile, first_q, first_k, s, t = place(tile, offsets_q, offsets_k, sequences, s, t, BK, True)
+        sequence, among = 0, sequences  # the tile's own is one of so many from this one on
+        while among > 1:
+            among = tl.cdiv(among, AT_ONCE)
+            some = sequence + tl.arange(0, AT_ONCE) * among
+            begins = tl.load(offsets_k + some, mask=some < sequences, other=0)
+            sequence += (begun(tile, begins, some, sequences, BK) - 1) * among
+        begin_q, begin_k = tl.load(offsets_q + sequence), tl.load(offsets_k + sequence)
+        s, t = tl.load(offsets_q + sequence + 1) - begin_q, tl.load(offsets_k + sequence + 1) - begin_k
+        tile -= begin_k // BK + sequence
+        first_q, first_k = begin_q.to(tl.int64), begin_k.to(tl.int64)
     here = tile * BK
     if here >= t:
         return
