@@ -40,6 +40,21 @@ def test_a_plain_stream_gets_one_line_a_kernel_with_the_total():
     ]
 
 
+def test_the_first_failure_of_each_kernel_is_shown_when_it_is_found():
+    def drive(progress):
+        for kernel in ("k", "c"):
+            progress.step(f"demo::f {kernel} on cpu", "found values n=1025")
+            progress.step(f"demo::f {kernel} on cpu", "found values n=3")
+            progress.step(f"demo::f {kernel} on cpu", "gradients n=3")
+        progress.done(verdict(status=Status.FAIL))
+
+    assert output(drive).splitlines() == [
+        "✗ demo::f k on cpu: values n=1025 (the check goes on)",
+        "✗ demo::f c on cpu: values n=1025 (the check goes on)",
+        "FAIL    demo::f k on cpu, 1.2 s",
+    ]
+
+
 def test_verbose_prints_each_compile_message_once():
     lines = output(check_one_numpy_kernel, verbose=True).splitlines()
     assert [line for line in lines if "compiling" in line] == [f"opwright: {COMPILING}", "opwright: compiling f.cpp"]

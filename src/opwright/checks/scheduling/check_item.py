@@ -341,11 +341,11 @@ def _run_in(server: ForkServer, item: CheckItem, job: Job, on_step: Callable[[st
                 attempt.refused = reason
             case Unavailable(why):
                 attempt.unavailable = why
-        found = [*attempt.findings, *([attempt.unconfirmed] if attempt.unconfirmed is not None else [])]
-        _found_so_far[item.name] = tuple(found)
-        failed = isinstance(message, Found | Unconfirmed) and message.finding.status is Status.FAIL
-        if settings.fail_fast and failed:
-            raise _FirstFailure
+        _found_so_far[item.name] = (*attempt.findings, *filter(None, [attempt.unconfirmed]))
+        if isinstance(message, Found | Unconfirmed) and message.finding.status is Status.FAIL:
+            on_step(f"found {message.finding.check} {message.finding.case}".strip())
+            if settings.fail_fast:
+                raise _FirstFailure
 
     try:
         attempt.ending = run_job(server, job, settings.timeout, on_message)

@@ -20,6 +20,7 @@ __all__ = ["CheckProgress", "TaskLine"]
 class CheckProgress:
     """The progress of a check: on a terminal, a bar and each worker's step; on a plain stream, a line for each kernel.
 
+    The first failure of each kernel is shown as soon as it is found; the report has all of them, with simpler cases.
     Compilations are shown only here: on a terminal while they run, on a plain stream as a number after the kernel.
     ``verbose`` prints each of their messages, once.
     """
@@ -31,6 +32,7 @@ class CheckProgress:
         self._doing: dict[str, str] = {}
         self._compiled: Counter[str] = Counter()
         self._shown: set[str] = set()
+        self._failing: set[str] = set()
         self._total = self._done = 0
         self._bar = Progress(
             SpinnerColumn(),
@@ -67,6 +69,9 @@ class CheckProgress:
 
     def step(self, task: object, what: str) -> None:
         """Show a worker's current step."""
+        if what.startswith("found "):
+            self._show_failure(str(task), what.removeprefix("found "))
+            return
         takes_time = what.startswith(("compiling", "waiting"))
         with self._lock:
             self._doing[str(task)] = what
@@ -75,6 +80,14 @@ class CheckProgress:
             self._shown.add(what)
         if takes_time and is_new and self._verbose:
             self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)
+
+    def _show_failure(self, task: str, what: str) -> None:
+        with self._lock:
+            is_first = task not in self._failing
+            self._failing.add(task)
+        if is_first:
+            line = f"✗ {task}: {what} (the check goes on)"
+            self._console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
 
     def on_message(self, what: str) -> None:
         """Show a step other than a check, on a terminal only."""
