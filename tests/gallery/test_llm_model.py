@@ -1,4 +1,4 @@
-"""gallery.llm.patch: a model of transformers gives the same on opwright's operators, forward and backward."""
+"""gallery.llm.models: a model of transformers gives the same on opwright's operators, trained and generating."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from opwright.gallery.llm import patch, unpatch
+from opwright.gallery.llm import AdamW, generate, patch, unpatch
+from opwright.gallery.llm.models import attend
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -20,9 +21,12 @@ SMALL = {
 IDS = torch.randint(3, 61, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
+WIDE = {"hidden_size": 64, "head_dim": 16}  # heads that the kernels of attention know
+
+
 def model_of(family: str, **others: object) -> torch.nn.Module:
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**SMALL, **others)
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **others})
     return getattr(transformers, f"{family}ForCausalLM")(config).eval()
 
 
@@ -105,6 +109,176 @@ def test_the_compiled_model_has_no_graph_break_and_no_more_compilations_for_othe
     of_patched, found = compilations(patch(model_of("Llama")))
     assert_alike(found, expected, rtol=1e-4, atol=1e-6)
     assert of_patched == count
+
+
+@pytest.fixture
+def attended(monkeypatch):
+    """The dtypes of the queries that the operator was called with."""
+    seen, plain = [], attend.attention
+
+    def attention(q, *others):
+        seen.append(q.dtype)
+        return plain(q, *others)
+
+    monkeypatch.setattr(attend, "attention", attention)
+    return seen
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mixtral"])
+def test_attention_in_half_precision_is_the_operators(family, attended):
+    model = model_of(family, **WIDE).bfloat16()
+    before = step(model)
+    assert_alike(step(patch(model)), before, rtol=0.05, atol=0.02)
+    assert attended == [torch.bfloat16] * 2  # layers
+    patch(unpatch(model)).config._attn_implementation = "eager"
+    step(model)
+    assert len(attended) == 2
+
+
+def test_attention_stays_torchs_where_the_operator_computes_something_else(attended):
+    model = patch(model_of("Llama", **WIDE).bfloat16())
+    mask = torch.ones(2, 9, dtype=torch.int64)
+    mask[0, :3] = 0
+    step(model, attention_mask=mask)  # padding
+    model.generate(input_ids=IDS[:, :1], attention_mask=mask[1:2, :1].expand(2, 1), max_new_tokens=3, do_sample=False)
+    assert attended == [torch.bfloat16] * 2  # of the prompt, in which one token sees itself
+    step(patch(model_of("Llama", **WIDE)))  # float32
+    step(patch(model_of("Llama")).bfloat16())  # heads of 8
+    step(patch(model_of("Llama", **WIDE, attention_dropout=0.5)).bfloat16().train())
+    assert len(attended) == 2
+
+
+@pytest.mark.parametrize(("family", "others"), [
+    ("Llama", {}), ("Mistral", {"sliding_window": 5}), ("Qwen2", {}), ("Qwen3", {}), ("Mixtral", {}),
+])  # fmt: skip
+def test_a_cache_in_pages_gives_the_same_tokens(family, others):
+    model = model_of(family, **WIDE, **others)
+    with torch.no_grad():  # logits that differ by more than rounding
+        for p in model.parameters():
+            p.mul_(4 if p.dim() > 1 else 1)
+    prompts = [IDS[0, :4], IDS[1], IDS[0, 4:5]]
+    expected = [
+        model.generate(p[None], attention_mask=torch.ones_like(p)[None], max_new_tokens=20, do_sample=False,
+                       eos_token_id=None)[0]
+        for p in prompts
+    ]  # fmt: skip
+    found = generate(patch(model), prompts, 20)  # beyond a page
+    assert [t.tolist() for t in found] == [t.tolist() for t in expected]
+    ends = int(expected[1][12])
+    until = expected[1][9:].tolist().index(ends) + 10
+    assert generate(model, prompts[1:2], 20, eos_token_id=ends)[0].tolist() == expected[1][:until].tolist()
+
+
+def test_sampled_tokens_follow_from_the_seed():
+    model = patch(model_of("Llama", **WIDE))
+    prompts = [IDS[0, :4], IDS[1]]
+    first, again, other = (
+        [t.tolist() for t in generate(model, prompts, 8, temperature=1.5, top_k=40, seed=seed)] for seed in (3, 3, 4)
+    )
+    assert first == again != other
+    likeliest = [t.tolist() for t in generate(model, prompts, 8)]
+    assert [t.tolist() for t in generate(model, prompts, 8, temperature=1.0, top_k=1)] == likeliest
+
+
+def test_what_cannot_be_generated_is_refused():
+    with pytest.raises(ValueError, match="the attention of each layer must be patched, got LlamaForCausalLM"):
+        generate(model_of("Llama"), [IDS[0]], 2)
+    model = patch(model_of("Llama"))
+    with pytest.raises(ValueError, match=r"a size of 16, 64, 128, 256, got 8"):
+        generate(model, [IDS[0]], 2)
+    model = patch(model_of("Llama", **WIDE))
+    with pytest.raises(ValueError, match=r"one dim with a token at least, got \[\[2, 9\]\]"):
+        generate(model, [IDS], 2)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen3"])
+def test_a_loss_without_logits_is_the_same_with_its_gradients(family):
+    model = model_of(family).train()
+    labels = IDS.masked_fill(IDS < 20, -100)
+    before = step(model, labels)
+    patch(model, without_logits=True)
+    model.zero_grad()
+    out = model(input_ids=IDS, labels=labels)
+    out.loss.backward()
+    assert out.logits is None
+    assert_alike([out.loss.detach(), *(p.grad for p in model.parameters())], before[1:], rtol=1e-4, atol=1e-6)
+    assert model(input_ids=IDS).logits is not None
+    assert model.eval()(input_ids=IDS, labels=labels).logits is not None
+    assert unpatch(model.train())(input_ids=IDS, labels=labels).logits is not None
+
+
+def test_the_loss_of_experts_keeps_its_logits():
+    assert patch(model_of("Mixtral").train(), without_logits=True)(input_ids=IDS, labels=IDS).logits is not None
+
+
+def train(run, optimizer, steps):
+    """The losses on a sequence that can be learned."""
+    generator, losses = torch.Generator().manual_seed(2), []
+    for _ in range(steps):
+        start = torch.randint(3, 61, (4, 1), generator=generator)
+        ids = (start + 7 * torch.arange(16)) % 58 + 3
+        optimizer.zero_grad()
+        loss = run(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def test_the_optimizer_is_torchs_and_takes_its_state():
+    ours, theirs = model_of("Llama"), model_of("Llama")
+    groups = [
+        [{"params": [p for p in m.parameters() if p.dim() > 1]},
+         {"params": [p for p in m.parameters() if p.dim() == 1], "weight_decay": 0.0, "lr": 0.02}]
+        for m in (ours, theirs)
+    ]  # fmt: skip
+    mine, other = AdamW(groups[0], lr=0.01), torch.optim.AdamW(groups[1], lr=0.01)
+    found, expected = train(ours, mine, 4), train(theirs, other, 4)
+    assert_alike(ours.parameters(), theirs.parameters(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    mine.load_state_dict(copy.deepcopy(other.state_dict()))
+    other.load_state_dict(copy.deepcopy(mine.state_dict()))
+    train(ours, mine, 2), train(theirs, other, 2)
+    assert_alike(ours.parameters(), theirs.parameters(), rtol=1e-4, atol=1e-6)
+
+
+def test_moments_of_half_precision_are_in_float32_also_after_a_checkpoint():
+    model = model_of("Llama").bfloat16()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, 1)
+    copied = AdamW(model.parameters())
+    copied.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for p in model.parameters():
+        assert copied.state[p]["exp_avg_sq"].dtype is torch.float32
+        assert torch.equal(copied.state[p]["exp_avg"], optimizer.state[p]["exp_avg"])
+    with pytest.raises(ValueError, match=r"betas at least 0 and below 1, got lr=0\.001, betas=\(0\.9, 1\.0\)"):
+        AdamW(model.parameters(), betas=(0.9, 1.0))
+    p = torch.nn.Parameter(torch.zeros(3, 4).t())
+    p.grad = torch.zeros_like(p)
+    with pytest.raises(RuntimeError, match=r"dense and contiguous, got shape \[4, 3\]"):
+        AdamW([p]).step()
+
+
+@pytest.mark.slow  # 300 steps of two models, twice, and torch.compile
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-3), (torch.bfloat16, 0.05)])
+def test_loss_curves_lie_on_those_of_the_unpatched_model(dtype, tolerance):
+    def curve(patched, compiled):
+        model = model_of("Llama", **WIDE).to(dtype).train()
+        if patched:
+            patch(model, without_logits=True)
+        optimizer = AdamW(model.parameters(), lr=3e-3)
+        run = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
+        return train(run, optimizer, 300).float()
+
+    expected = curve(patched=False, compiled=False)
+    assert expected[-10:].mean() < expected[:10].mean() / 4  # it has learned
+    smooth = torch.nn.functional.avg_pool1d
+    for compiled in (False, True):
+        found = curve(patched=True, compiled=compiled)
+        torch.testing.assert_close(
+            smooth(found[None], 10), smooth(expected[None], 10), rtol=tolerance, atol=tolerance * float(expected[0])
+        )
 
 
 def test_what_is_not_known_stays():

@@ -1,7 +1,7 @@
 """Operators of a language model, with kernels in the language that suits each: norms, activations, attention, losses,
 AdamW, quantised products, experts and sampling.
 
-``patch`` puts some of them under a model of ``transformers``.
+``patch`` puts some of them under a model of ``transformers``, ``AdamW`` trains it, and ``generate`` continues prompts.
 """
 
 from opwright.gallery.llm.activations import glu, glu_backward, softmax, softmax_backward
@@ -18,7 +18,7 @@ from opwright.gallery.llm.experts import (
     sort_by_expert,
 )
 from opwright.gallery.llm.linear_cross_entropy import linear_cross_entropy
-from opwright.gallery.llm.model import patch, unpatch
+from opwright.gallery.llm.models import AdamW, generate, patch, unpatch
 from opwright.gallery.llm.norms import (
     add_rms_norm,
     add_rms_norm_,
@@ -34,8 +34,8 @@ from opwright.gallery.llm.rope import rope, rope_, rope_at, rope_at_
 from opwright.gallery.llm.sampling import sample
 
 __all__ = [
-    "adamw_", "add_rms_norm", "add_rms_norm_", "attention", "attention_backward", "block_scaled_mm", "combine",
-    "combine_backward", "cross_entropy", "cross_entropy_backward", "glu", "glu_backward", "grouped_mm",
+    "AdamW", "adamw_", "add_rms_norm", "add_rms_norm_", "attention", "attention_backward", "block_scaled_mm", "combine",
+    "combine_backward", "cross_entropy", "cross_entropy_backward", "generate", "glu", "glu_backward", "grouped_mm",
     "grouped_mm_weights", "layer_norm", "layer_norm_backward", "linear_cross_entropy", "packed_attention",
     "packed_attention_backward", "paged_attention", "patch", "permute", "quantize_fp8", "quantize_int8",
     "reshape_and_cache_", "rms_norm", "rms_norm_backward", "rope", "rope_", "rope_at", "rope_at_", "route", "sample",

@@ -1,5 +1,6 @@
 """Puts the operators of this folder under models of ``transformers``, and takes them out again."""
 
+import functools
 import inspect
 import types
 
@@ -8,6 +9,8 @@ import torch.nn.functional as F
 
 from opwright.gallery.llm.activations import Activation, glu
 from opwright.gallery.llm.cross_entropy import IGNORED, cross_entropy
+from opwright.gallery.llm.linear_cross_entropy import linear_cross_entropy
+from opwright.gallery.llm.models.attend import Attention
 from opwright.gallery.llm.norms import add_rms_norm, rms_norm
 from opwright.gallery.llm.rope import rope
 
@@ -18,15 +21,19 @@ FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Mixtral")
 ACTIVATIONS: dict[str, Activation] = {"SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh"}
 
 
-def patch(model):
-    """Compute norms, gated activations, rotary embeddings and the loss of a model with the operators of this folder.
+def patch(model, without_logits=False):
+    """Compute norms, gated activations, rotary embeddings, attention and the loss of a model with these operators.
 
     Parameters, buffers and their names stay, so that checkpoints go both ways. Only modules whose classes are known to
     compute the same are changed: those of Llama, Mistral, Qwen2, Qwen3 and, without its experts, Mixtral. A module
     whose ``forward`` somebody has replaced stays as it is, as does a loss.
 
     Args:
-        model: a model of ``transformers``, or any module that contains parts of one.
+        model: a model of ``transformers``, or any module that contains parts of one. Its attention is replaced where it
+            is torch's (``attn_implementation="sdpa"``, the default), in half precision, for all tokens of a sequence
+            without padding, and for heads of 16, 64, 128 or 256 elements. Torch computes the others, as before.
+        without_logits: in training, compute the loss from the last hidden states, and return None for the logits, which
+            are never there as a whole. Mixtral keeps them, as its loss has other parts.
 
     Returns:
         The model itself.
@@ -40,6 +47,8 @@ def patch(model):
             f"patch: the model must have parts of {', '.join(FAMILIES)} from transformers, got {type(model).__name__}\n"
             "  → call the operators of opwright.gallery.llm in its own modules"
         )
+    if without_logits and (forward := loss_forward_for(model)) is not None:
+        found.append((model, forward))
     for module, forward in found:
         module.forward, module.runs_on_opwright = types.MethodType(forward, module), True
     if type(model).__name__.endswith("ForCausalLM") and "_loss_function" not in model.__dict__:
@@ -77,12 +86,14 @@ def for_mlp(module):
 
 
 def for_attention(module):
-    """The same code, with another function for the rotary embedding."""
+    """The same code, with other functions for the rotary embedding and for attention."""
     code = inspect.unwrap(type(module).forward)
+    others = {"apply_rotary_pos_emb": turn_both}
+    if "ALL_ATTENTION_FUNCTIONS" in code.__globals__:
+        others["ALL_ATTENTION_FUNCTIONS"] = Attention(code.__globals__["ALL_ATTENTION_FUNCTIONS"])
     return types.FunctionType(
-        code.__code__, {**code.__globals__, "apply_rotary_pos_emb": turn_both}, code.__name__, code.__defaults__,
-        code.__closure__,
-    )  # fmt: skip
+        code.__code__, {**code.__globals__, **others}, code.__name__, code.__defaults__, code.__closure__
+    )
 
 
 def turn_both(q, k, cos, sin, unsqueeze_dim=1):
@@ -110,9 +121,43 @@ def causal_loss(
     logits, labels, vocab_size, num_items_in_batch=None, ignore_index=IGNORED, shift_labels=None, **keywords
 ):
     """The loss of ``transformers`` for causal models. It makes no float32 copy of the logits."""
+    labels = labels_of_next(labels, shift_labels, ignore_index).to(logits.device)
+    total = torch.sum(torch.as_tensor(cross_entropy(logits.reshape(-1, vocab_size), labels)))
+    return mean_loss(total, labels, num_items_in_batch)
+
+
+def labels_of_next(labels, shift_labels, ignore_index=IGNORED):
+    """For each token, the label of the next one."""
     if shift_labels is None:
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    labels = shift_labels.reshape(-1).to(logits.device)
-    labels = labels.masked_fill(labels == ignore_index, IGNORED)
-    total = torch.sum(torch.as_tensor(cross_entropy(logits.reshape(-1, vocab_size), labels)))
+    labels = shift_labels.reshape(-1)
+    return labels.masked_fill(labels == ignore_index, IGNORED)
+
+
+def mean_loss(total, labels, num_items_in_batch):
     return total / ((labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+def loss_forward_for(model):
+    """The forward of a causal model that computes no logits in training; None if its loss has other parts."""
+    theirs, known = type(model).forward, [f"{family}ForCausalLM" for family in FAMILIES if family != "Mixtral"]
+    if type(model).__name__ not in known or "forward" in model.__dict__ or model.lm_head.bias is not None:
+        return None
+    from transformers.modeling_outputs import CausalLMOutput
+
+    @functools.wraps(theirs)
+    def forward(self, *args, labels=None, **keywords):
+        if labels is None or not self.training or args or any(keywords.get(name) for name in FOR_LOGITS):
+            return theirs(self, *args, labels=labels, **keywords)
+        shift_labels, count = keywords.pop("shift_labels", None), keywords.get("num_items_in_batch")
+        out = self.model(**{"use_cache": False, **keywords})
+        labels = labels_of_next(labels, shift_labels).to(out.last_hidden_state.device)
+        total = linear_cross_entropy(out.last_hidden_state.flatten(0, -2), self.lm_head.weight, labels)
+        loss = mean_loss(total, labels, count)
+        return CausalLMOutput(loss=loss, hidden_states=out.hidden_states, attentions=out.attentions)
+
+    return forward
+
+
+# Keywords that ask for logits, for a cache, or for another loss.
+FOR_LOGITS = ("logits_to_keep", "return_dict", "ignore_index", "use_cache", "cache", "past_key_values")

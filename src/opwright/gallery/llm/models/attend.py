@@ -1,0 +1,90 @@
+"""The attention of a patched model: over the tokens of a call, or over a cache in pages."""
+
+import functools
+
+import torch
+from torch import Tensor
+
+from opwright.gallery.llm.attention import attention
+from opwright.gallery.llm.paged import paged_attention, reshape_and_cache_
+
+__all__ = ["HEAD_DIMS", "Attention", "Pages"]
+
+HEAD_DIMS = (16, 64, 128, 256)
+# What torch's attention ignores, too. With any other keyword, it is called.
+IGNORED = {
+    "position_ids",
+    "sliding_window",
+    "use_cache",
+    "output_attentions",
+    "output_router_logits",
+    "num_items_in_batch",
+}
+
+
+class Pages:
+    """The keys and values of some sequences, in pages that belong to one of them each.
+
+    Args:
+        lengths: the most tokens of each sequence.
+        page: the tokens of a page.
+    """
+
+    def __init__(self, config, lengths: list[int], dtype: torch.dtype, device: torch.device, page: int = 16) -> None:
+        needed = [-(-length // page) for length in lengths]
+        table, first = torch.zeros(len(lengths), max(needed), dtype=torch.int32), 0
+        for row, count in zip(table, needed, strict=True):
+            row[:count] = torch.arange(first, first + count)
+            first += count
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (config.num_hidden_layers, first, page, config.num_key_value_heads, head_dim)
+        self.k, self.v = (torch.empty(shape, dtype=dtype, device=device) for _ in "kv")
+        self.page, self.table = page, table.to(device)
+        self.lengths = torch.zeros(len(lengths), dtype=torch.int32, device=device)  # with the tokens of this call
+        self.rows = torch.arange(len(lengths), device=device)  # the sequences of this call
+        self.slots = torch.zeros(0, dtype=torch.int64, device=device)  # of the tokens of this call
+
+    def begin(self, rows: Tensor, positions: Tensor) -> None:
+        """The next call has the tokens at some positions (sequences × tokens) of some sequences."""
+        pages = self.table[rows].gather(1, positions // self.page).long()
+        self.rows, self.slots = rows, (pages * self.page + positions % self.page).flatten()
+        self.lengths[rows] = (positions[:, -1] + 1).int()
+
+
+class Attention:
+    """Takes the place of ``ALL_ATTENTION_FUNCTIONS``, and asks that for what it does not compute itself."""
+
+    def __init__(self, theirs) -> None:
+        self.theirs = theirs
+
+    def get_interface(self, name, default):
+        theirs = self.theirs.get_interface(name, default)
+        return functools.partial(attend, theirs, name == "sdpa")
+
+
+def attend(
+    theirs, replaces, module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, pages=None, **others
+):
+    """As the attention functions of ``transformers``: (b, h, s, d) → (b, s, h, d)."""
+    if pages is not None:
+        return attend_to_pages(module, query, key, value, scaling, pages, others.get("sliding_window")), None
+    is_plain = attention_mask is None and dropout == 0 and not others.get("output_attentions")
+    if replaces and is_plain and others.keys() <= IGNORED and fits(module, query, key):
+        return attention(query, key, value, True, 0, 0.0, scaling).transpose(1, 2).contiguous(), None
+    return theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)
+
+
+def fits(module, query, key) -> bool:
+    """Half precision, for which the kernels are made, and queries of all keys: decoding is torch's."""
+    is_causal = getattr(module, "is_causal", False) and query.shape[2] == key.shape[2]
+    is_half = query.dtype in (torch.float16, torch.bfloat16) and query.dtype == key.dtype
+    return is_causal and is_half and query.shape[-1] in HEAD_DIMS
+
+
+def attend_to_pages(module, query, key, value, scaling, pages, window):
+    k_cache, v_cache = pages.k[module.layer_idx], pages.v[module.layer_idx]
+    reshape_and_cache_(*(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), k_cache, v_cache, pages.slots)
+    if query.shape[2] > 1:  # a prompt, which is all that its sequence has
+        return attention(query, key, value, True, window or 0, 0.0, scaling).transpose(1, 2).contiguous()
+    table, lengths = pages.table[pages.rows], pages.lengths[pages.rows]
+    return paged_attention(query[:, :, 0], k_cache, v_cache, table, lengths, window or 0, 0.0, scaling)[:, None]

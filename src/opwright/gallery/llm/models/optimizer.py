@@ -1,0 +1,79 @@
+"""AdamW as an optimizer of torch: one launch for all parameters of a dtype."""
+
+import torch
+
+from opwright.gallery.llm.adamw import adamw_
+
+__all__ = ["AdamW"]
+
+
+class AdamW(torch.optim.Optimizer):
+    """``torch.optim.AdamW`` with moments in float32, whatever the dtype of the parameters.
+
+    Args:
+        params: parameters or groups of them, as torch's optimizers take them.
+        lr: the rate of learning.
+        betas: how much of the moments a step keeps.
+        eps: added to the root of the second moment.
+        weight_decay: decoupled: what a step of rate 1 would take from each parameter.
+
+    Raises:
+        ValueError: a number is negative, or a beta is not below 1.
+        RuntimeError: in ``step``, a parameter or its gradient is sparse or has gaps in memory.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01) -> None:
+        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(
+                "AdamW: lr, eps and weight_decay must be at least 0, and betas at least 0 and below 1, "
+                f"got lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}"
+            )
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """One step. Returns the loss that ``closure`` gives, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            together: dict[object, list[torch.Tensor]] = {}
+            for p in group["params"]:
+                if p.grad is not None:
+                    together.setdefault((p.device, p.dtype, p.grad.dtype, self._count(p)), []).append(p)
+            for (*_, count), parameters in together.items():
+                moments = [[self.state[p][name].view(-1) for p in parameters] for name in ("exp_avg", "exp_avg_sq")]
+                adamw_(
+                    [self._flat(p) for p in parameters], [self._flat(p.grad) for p in parameters], *moments,
+                    count, group["lr"], *group["betas"], group["eps"], group["weight_decay"],
+                )  # fmt: skip
+        return loss
+
+    def _count(self, p) -> int:
+        """The number of this step, from 1."""
+        state = self.state[p]
+        if not state:
+            state["step"] = torch.zeros(())
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros(p.shape, dtype=torch.float32, device=p.device)
+        state["step"] += 1
+        return int(state["step"])
+
+    def load_state_dict(self, state_dict) -> None:
+        """Also takes those of ``torch.optim.AdamW``. Torch would round moments to the parameters' dtype."""
+        super().load_state_dict(state_dict)
+        own = [p for group in self.param_groups for p in group["params"]]
+        names = [number for group in state_dict["param_groups"] for number in group["params"]]
+        for p, number in zip(own, names, strict=True):
+            for name in ("exp_avg", "exp_avg_sq"):
+                if name in state_dict["state"].get(number, {}):
+                    self.state[p][name] = state_dict["state"][number][name].to(p.device, torch.float32, copy=True)
+
+    def _flat(self, x):
+        if x.layout is not torch.strided or not x.is_contiguous():
+            raise RuntimeError(
+                f"AdamW: parameters and gradients must be dense and contiguous, got shape {list(x.shape)} and "
+                f"layout {x.layout}\n  → use torch.optim.AdamW for this parameter"
+            )
+        return x.detach().view(-1)
