@@ -70,8 +70,13 @@ def attend(
         return attend_to_pages(module, query, key, value, scaling, pages, others.get("sliding_window")), None
     is_plain = attention_mask is None and dropout == 0 and not others.get("output_attentions")
     if replaces and is_plain and others.keys() <= IGNORED and fits(module, query, key):
-        return attention(query, key, value, True, 0, 0.0, scaling).transpose(1, 2).contiguous(), None
+        return of_tokens(query, key, value, 0, scaling), None
     return theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)
+
+
+def of_tokens(query, key, value, window, scaling) -> Tensor:
+    out = torch.as_tensor(attention(query, key, value, True, window, 0.0, scaling))
+    return out.transpose(1, 2).contiguous()
 
 
 def fits(module, query, key) -> bool:
@@ -83,8 +88,9 @@ def fits(module, query, key) -> bool:
 
 def attend_to_pages(module, query, key, value, scaling, pages, window):
     k_cache, v_cache = pages.k[module.layer_idx], pages.v[module.layer_idx]
-    reshape_and_cache_(*(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), k_cache, v_cache, pages.slots)
+    new_k, new_v = (x.transpose(1, 2).flatten(0, 1) for x in (key, value))
+    reshape_and_cache_(new_k, new_v, k_cache, v_cache, pages.slots)
     if query.shape[2] > 1:  # a prompt, which is all that its sequence has
-        return attention(query, key, value, True, window or 0, 0.0, scaling).transpose(1, 2).contiguous()
+        return of_tokens(query, key, value, window or 0, scaling)
     table, lengths = pages.table[pages.rows], pages.lengths[pages.rows]
     return paged_attention(query[:, :, 0], k_cache, v_cache, table, lengths, window or 0, 0.0, scaling)[:, None]

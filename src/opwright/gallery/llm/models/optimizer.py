@@ -7,6 +7,9 @@ from opwright.gallery.llm.adamw import adamw_
 __all__ = ["AdamW"]
 
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW calls them
+
+
 class AdamW(torch.optim.Optimizer):
     """``torch.optim.AdamW`` with moments in float32, whatever the dtype of the parameters.
 
@@ -38,15 +41,16 @@ class AdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            together: dict[object, list[torch.Tensor]] = {}
+            together = dict[tuple[torch.device, torch.dtype, torch.dtype, int], list[torch.Tensor]]()
             for p in group["params"]:
                 if p.grad is not None:
                     together.setdefault((p.device, p.dtype, p.grad.dtype, self._count(p)), []).append(p)
+            beta1, beta2 = group["betas"]
             for (*_, count), parameters in together.items():
-                moments = [[self.state[p][name].view(-1) for p in parameters] for name in ("exp_avg", "exp_avg_sq")]
+                first, second = ([self.state[p][name].view(-1) for p in parameters] for name in MOMENTS)
                 adamw_(
-                    [self._flat(p) for p in parameters], [self._flat(p.grad) for p in parameters], *moments,
-                    count, group["lr"], *group["betas"], group["eps"], group["weight_decay"],
+                    [self._flat(p) for p in parameters], [self._flat(p.grad) for p in parameters], first, second,
+                    int(count), group["lr"], beta1, beta2, group["eps"], group["weight_decay"],
                 )  # fmt: skip
         return loss
 
@@ -55,7 +59,7 @@ class AdamW(torch.optim.Optimizer):
         state = self.state[p]
         if not state:
             state["step"] = torch.zeros(())
-            for name in ("exp_avg", "exp_avg_sq"):
+            for name in MOMENTS:
                 state[name] = torch.zeros(p.shape, dtype=torch.float32, device=p.device)
         state["step"] += 1
         return int(state["step"])
@@ -66,7 +70,7 @@ class AdamW(torch.optim.Optimizer):
         own = [p for group in self.param_groups for p in group["params"]]
         names = [number for group in state_dict["param_groups"] for number in group["params"]]
         for p, number in zip(own, names, strict=True):
-            for name in ("exp_avg", "exp_avg_sq"):
+            for name in MOMENTS:
                 if name in state_dict["state"].get(number, {}):
                     self.state[p][name] = state_dict["state"][number][name].to(p.device, torch.float32, copy=True)
 

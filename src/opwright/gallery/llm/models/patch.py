@@ -88,7 +88,7 @@ def for_mlp(module):
 def for_attention(module):
     """The same code, with other functions for the rotary embedding and for attention."""
     code = inspect.unwrap(type(module).forward)
-    others = {"apply_rotary_pos_emb": turn_both}
+    others: dict[str, object] = {"apply_rotary_pos_emb": turn_both}
     if "ALL_ATTENTION_FUNCTIONS" in code.__globals__:
         others["ALL_ATTENTION_FUNCTIONS"] = Attention(code.__globals__["ALL_ATTENTION_FUNCTIONS"])
     return types.FunctionType(
