@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from opwright.errors import OpwrightError
 from opwright.report import html
 from opwright.report.pictures import figures
 from opwright.results import BenchReport, Estimate, Status
+from tests.report.sample_judged import make_judged
 from tests.report.sample_records import (
     HOSTILE,
     MACHINE,
@@ -380,3 +382,40 @@ def test_the_page_says_how_its_records_were_made():
 def test_failures_come_before_warnings():
     page = html.render([make_check(*every_status())])
     assert page.index('<section id="verdicts"') < page.index('<section id="notes"')
+
+
+def test_judged_candidates_are_a_table_with_their_contracts():
+    page = html.render([make_judged(7).to_json()])
+    assert "<title>Judged kernels</title>" in page
+    assert page.count('class="row"') == 8
+    assert "kernelbench calls 2 of the failed candidates correct" in page
+    assert "it imports tilelang, which is not installed" in page
+    assert "runs/mine/notes.py" in page  # a path that was not read
+    assert "fixed: dim is even: the reference refuses 3" in page
+    assert 'id="matrix"' not in page, "each candidate is an operator: no table of them beside that of candidates"
+
+
+def test_columns_of_times_need_times_and_of_the_format_need_what_it_says():
+    page = html.render([make_judged(1, timed=False).to_json()])
+    assert "× eager" not in page
+    assert "fast_1" not in page
+    report = make_judged(1)
+    rows = tuple(dataclasses.replace(row, claimed="", by_rule="") for row in report.rows)
+    page = html.render([dataclasses.replace(report, rows=rows).to_json()])
+    assert "× eager" in page
+    assert "kernelbench says" not in page
+
+
+def test_hostile_names_of_candidates_are_escaped():
+    report = make_judged(1)
+    row = dataclasses.replace(
+        report.rows[0], candidate=f"a/{HOSTILE}_b", task=HOSTILE, contract=HOSTILE, reason=HOSTILE, claimed=HOSTILE
+    )
+    page = html.render([dataclasses.replace(report, rows=(row,), unread=((HOSTILE, HOSTILE),)).to_json()])
+    assert "<img" not in page
+
+
+def test_a_page_has_checks_and_judged_candidates_together():
+    page = html.render([make_check(), make_judged(2).to_json()])
+    assert 'id="candidates"' in page
+    assert 'id="verdicts"' in page

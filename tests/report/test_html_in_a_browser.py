@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape
 
 import pytest
 
 from opwright.report import html
+from tests.report.sample_judged import make_judged
 from tests.report.sample_records import HOSTILE, every_status, hostile_records, make_bench, make_check, many_verdicts
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -161,3 +163,55 @@ def test_what_failed_is_never_folded_and_the_rest_unfolds(tmp_path, how, unfolde
     assert console == []
     output = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
     assert output == {"folded": 1, "failure": True, "unfolded": unfolded, "button": False}
+
+
+DRIVE_JUDGED = """
+const rows = () => [...document.querySelectorAll("#candidates .rows tbody")].filter((t) => t.checkVisibility());
+const names = () => rows().slice(0, 2).map((t) => t.querySelector("strong").textContent.replace("_kernel.py", ""));
+const choose = (key, value) => {
+  const select = document.querySelector(`[data-filter=${key}]`);
+  select.value = value; select.dispatchEvent(new Event("change"));
+};
+const buttons = [...document.querySelectorAll("#candidates .rows thead button")];
+const header = (name) => buttons.find((b) => b.textContent === name);
+const chip = (status) => document.querySelector(`#candidates .chip[data-status="${status}"]`).click();
+const box = document.querySelector("#candidates input");
+const search = (text) => { box.value = text; box.dispatchEvent(new Event("input")); };
+const seen = { all: rows().length, closed: document.querySelector("#c1").checkVisibility() };
+document.querySelector("#candidates .opener").click();
+seen.opened = document.querySelector("#c1").innerText;
+choose("kinds", "cheats"); seen.cheats = rows().length;
+choose("said", "wrong"); seen.cheats_called_wrong = rows().length;
+choose("kinds", "values"); seen.wrong = rows().length;
+choose("said", ""); choose("kinds", "own work"); seen.own_work = rows().length;
+choose("kinds", ""); chip("pass"); seen.passed = rows().length;
+search("problem_31_"); seen.found = names();
+search("1_Softmax nowhere"); seen.none = document.querySelector("#candidates .none-left").checkVisibility();
+search(""); header("time").click(); seen.fastest = names();
+header("time").click(); seen.slowest = names();
+document.title = JSON.stringify(seen);
+"""
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_reader_filters_and_opens_500_judged_candidates(tmp_path):
+    page = html.render([make_judged(500).to_json()])
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    shown, console = browse(page.replace("</body>", f"<script>{DRIVE_JUDGED}</script></body>"), tmp_path / "page.html")
+    assert console == []
+    seen = json.loads(unescape(re.search(r"<title>(.*?)</title>", shown, re.DOTALL)[1]))
+    opened = seen.pop("opened")
+    for text in (
+        "smallest failing case",
+        "batch_size=1 dim=3",
+        "wrong, as recorded",
+        'Float32[Tensor, "batch_size dim"]',
+    ):
+        assert text in opened
+    assert seen == {
+        "all": 501, "closed": False, "cheats": 71, "cheats_called_wrong": 0, "wrong": 72, "own_work": 71, "passed": 144,
+        "found": ["mine/level_1_problem_31_sample_2"], "none": True,
+        "fastest": ["mine/level_1_problem_0_sample_0", "mine/level_1_problem_25_sample_0"],
+        "slowest": ["mine/level_1_problem_12_sample_1", "mine/level_1_problem_37_sample_1"],
+    }  # fmt: skip

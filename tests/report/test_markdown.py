@@ -167,6 +167,7 @@ def test_long_messages_are_cut_and_long_tables_counted():
 
 def test_an_unknown_schema_is_refused():
     with pytest.raises(
-        OpwrightError, match=r"must have the schema opwright.check/3 or opwright.bench/2, got 'opwright.show/1'"
+        OpwrightError,
+        match=r"must have the schema opwright.check/3 or opwright.bench/2 or opwright.judge/1, got 'opwright.show/1'",
     ):
         markdown.render([{"schema": "opwright.show/1"}])

@@ -90,9 +90,7 @@ def judge(
             events=Events(progress.plan, progress.step, progress.done, say),
             **where.options(),
         )
-    write_records(report.to_json(), json, None)
-    if html is not None:
-        write_records(report.as_check().to_json(), None, html)
+    write_records(report.to_json(), json, html)
     show_judged(console(), report, verbose=verbose)
     if write_results is not None:
         from opwright.judged.result_files import write_results as write

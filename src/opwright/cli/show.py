@@ -119,7 +119,7 @@ def _show_schemas(targets: list[str], kernels: Sequence[str], json: Path | None,
 
 def report(
     files: Annotated[
-        list[Path], typer.Argument(help="Records written by --json (check and bench).", metavar="FILE...")
+        list[Path], typer.Argument(help="Records written by --json (check, judge and bench).", metavar="FILE...")
     ],
     html: Html = None,
     markdown: Annotated[Path | None, typer.Option(help="Write a comment for a pull request to this file.")] = None,
@@ -130,7 +130,7 @@ def report(
     from opwright.report import markdown as comment
     from opwright.report.files import read_json, write_text
 
-    records = [read_json(file, ["opwright.check/3", "opwright.bench/2"]) for file in files]
+    records = [read_json(file, ["opwright.check/3", "opwright.judge/1", "opwright.bench/2"]) for file in files]
     if html is None and markdown is None and pictures is None:
         raise CheckError(
             "an output must be chosen, got none", fix="add --html FILE, --markdown FILE or --pictures FOLDER"

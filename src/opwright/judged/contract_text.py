@@ -8,7 +8,7 @@ from opwright.judged.contract import Inferred, InferredTensor
 from opwright.judged.sources import Source
 from opwright.judged.task import Candidate, Task
 
-__all__ = ["EAGER", "class_of", "contract_text"]
+__all__ = ["EAGER", "class_of", "contract_text", "declaration"]
 
 # The name under which the reference is timed as it is. No candidate has one with a space.
 EAGER = "published reference"
@@ -20,7 +20,6 @@ _LARGEST_SAMPLE = 1 << 16
 def contract_text(task: Task, inferred: Inferred) -> str:
     """The file: the operator, its sizes and sample inputs, and each candidate as a kernel."""
     classes = sorted({class_of(t.dtype) for t in (*inferred.arguments, *inferred.outputs) if t.dims is not None})
-    own_sizes = ", ".join(f"{name}={sizes!r}" for name, sizes in _sizes(task, inferred).items())
     return "\n".join([
         f'"""The contract of {(task.origin or task.file).name} ({task.format}), which {_from_where(task)}.',
         *(["", "Taken as fixed:", *(f"- {sentence}" for sentence in inferred.fixed)] if inferred.fixed else []),
@@ -47,12 +46,8 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         ")",
         "",
         "",
-        f"@ow.op({task.qualname!r}{_options(inferred)})",
-        f"def {task.name}({', '.join(map(_argument, inferred.arguments))}) -> {_returned(inferred)}:",
-        f"    return task.reference({', '.join(t.name for t in inferred.arguments)})",
+        *declaration(task, inferred),
         "",
-        "",
-        *([f"{task.name}.sizes({own_sizes})", ""] if own_sizes else []),
         "",
         *(_samples(task, inferred) if task.inputs else []),
         f"{task.name}.contract.own_inputs.may_refuse = True",
@@ -65,6 +60,17 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         f"{task.name}.baseline(task.candidate({str(task.file)!r}, {task.reference!r}), name={EAGER!r})",
         "",
     ])  # fmt: skip
+
+
+def declaration(task: Task, inferred: Inferred) -> list[str]:
+    """The lines that declare the operator, and the task's own sizes."""
+    own_sizes = ", ".join(f"{name}={sizes!r}" for name, sizes in _sizes(task, inferred).items())
+    return [
+        f"@ow.op({task.qualname!r}{_options(inferred)})",
+        f"def {task.name}({', '.join(map(_argument, inferred.arguments))}) -> {_returned(inferred)}:",
+        f"    return task.reference({', '.join(t.name for t in inferred.arguments)})",
+        *(["", "", f"{task.name}.sizes({own_sizes})"] if own_sizes else []),
+    ]
 
 
 def _sizes(task: Task, inferred: Inferred) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from opwright.contract.inputs.samples import sample_cases
 from opwright.errors import OpwrightError
-from opwright.judged.contract_text import contract_text
+from opwright.judged.contract_text import contract_text, declaration
 from opwright.judged.inferring.inference import infer
 from opwright.judged.task import Task
 from opwright.judged.times import times_of
@@ -24,7 +24,7 @@ from opwright.workers.sandbox import confine
 
 __all__ = ["Contract", "Request", "main"]
 
-# What is inferred: whether only the given sizes are possible, and what is fixed; or the error.
+# What is inferred: whether only the given sizes are possible, the declaration, and what is fixed; or the error.
 Contract = dict[str, Any]
 
 
@@ -80,7 +80,8 @@ def _contract(request: Request) -> Contract:
     request.file.write_text(contract_text(task, inferred))
     (operator,) = load_target(str(request.file))
     sample_cases(operator.contract)
-    return {"has_one_shape": inferred.has_one_shape, "fixed": to_json(inferred.fixed)}
+    declared = "\n".join(filter(None, declaration(task, inferred)))
+    return {"has_one_shape": inferred.has_one_shape, "declared": declared, "fixed": to_json(inferred.fixed)}
 
 
 def _enter(request: Request) -> None:

@@ -157,8 +157,9 @@ def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict:
         status, reason = Status.THIN, "one shape only: the reference accepts no others"
     rule = next((f.message.split()[0] for f in verdict.findings if f.check == published_rule.NAME), "")
     return dataclasses.replace(
-        row, status=status, by_rule=rule, reason=reason, fixed=tuple(contract["fixed"]), verdict=verdict
-    )
+        row, status=status, by_rule=rule, reason=reason, contract=contract["declared"], fixed=tuple(contract["fixed"]),
+        verdict=verdict,
+    )  # fmt: skip
 
 
 def _loaded(file: Path, contract: Contract) -> Op[..., Any] | None:

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from opwright.report import format, reasons, verdicts
+from opwright.report.candidates import candidates_of
 from opwright.report.format import BenchRow
 from opwright.report.matrix import make_matrix
 from opwright.report.pictures import figures
@@ -28,8 +29,8 @@ __all__ = ["notebook", "render"]
 MOST_ROWS = 12
 
 
-def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -> str:
-    """One self-contained page of any number of check and bench records; records of one machine are merged.
+def render(records: Sequence[Mapping[str, Any]], title: str = "") -> str:
+    """One self-contained page of any number of check, judge and bench records; records of one machine are merged.
 
     Sections without data are left out, and so are pictures if matplotlib is not installed (a line says so).
 
@@ -37,13 +38,19 @@ def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -
         OpwrightError: a record's schema is unknown, or it lacks what its schema promises.
     """
     found = read(records)
-    content = {**_checks_of(found), **_histograms_of(found), **_benches_of(found), **_pictures_of(found.benches)}
+    content = {
+        **candidates_of(found),
+        **_checks_of(found),
+        **_histograms_of(found),
+        **_benches_of(found),
+        **_pictures_of(found.benches),
+    }
     script = _environment().get_template("page.js.jinja").render()
     return (
         _environment()
         .get_template("page.html.jinja")
         .render(
-            title=title,
+            title=title or ("Judged kernels" if found.judged and not found.checks else "Kernel report"),
             records=found,
             made=how_made(records),
             schemas=list(dict.fromkeys(str(r["schema"]) for r in records)),
@@ -67,6 +74,8 @@ def notebook(report: CheckReport | BenchReport) -> str:
 def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The sections that the page has, as (anchor, name)."""
     sections = {
+        ("candidates", "Candidates"): content["candidates"],
+        ("unread", "Not read"): content["unread"],
         ("matrix", "Operators and languages"): content["verdicts"],
         ("verdicts", "Verdicts"): content["verdicts"],
         ("notes", "Warnings"): content["notes"],
@@ -302,9 +311,15 @@ def _limit_text(limit: RooflineLimit) -> str:
     return ", ".join(texts)
 
 
+def _breakable(name: str) -> Markup:
+    """A name that a browser breaks after a folder or a word, if it does not fit."""
+    return Markup(re.sub(r"([/_:.])(?=\w)", r"\1<wbr>", str(Markup.escape(name))))
+
+
 _FILTERS: dict[str, Callable[..., Any]] = {
     "bandwidth": format.bandwidth,
     "bins": format.bins,
+    "breakable": _breakable,
     "bytes_text": format.bytes_text,
     "case_text": format.case_text,
     "coverage": verdicts.values_coverage,
@@ -325,6 +340,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "outcome": verdicts.outcome,
     "percent": format.percent,
     "rank": rank,
+    "time_text": format.time_text,
     "remark": verdicts.remark,
     "ratio_text": format.ratio_text,
 }

@@ -31,12 +31,12 @@ _VERSUS_MARKS = {
 
 
 def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -> str:
-    """GitHub-flavoured Markdown of any number of check and bench records.
+    """GitHub-flavoured Markdown of any number of check, judge and bench records.
 
     Raises:
         OpwrightError: a record's schema is unknown, or it lacks what its schema promises.
     """
-    found = read(records)
+    found = read(records).with_judged_as_checks()
     blocks = [f"### {_plain(title)}", *_checks(found), *_benches(found), _machines(found)]
     return "\n\n".join(filter(None, blocks)) + "\n"
 

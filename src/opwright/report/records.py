@@ -1,4 +1,4 @@
-"""Reads records: the JSON forms of checks and benchmarks as reports, merged by machine."""
+"""Reads records: the JSON forms of checks, benchmarks and judged candidates as reports, merged by machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from opwright.errors import OpwrightError
 from opwright.results import BenchReport, CheckReport, RooflineLimit, Verdict
 from opwright.results.json_form import MalformedRecordError, from_json
+from opwright.results.judged import JudgeReport
 
 __all__ = ["STATE", "Histogram", "Made", "Records", "how_made", "read", "with_command"]
 
@@ -60,6 +61,7 @@ class Records:
 
     checks: tuple[CheckReport, ...] = ()
     benches: tuple[BenchReport, ...] = ()
+    judged: tuple[JudgeReport, ...] = ()
     histograms: tuple[Histogram, ...] = ()
 
     @property
@@ -69,19 +71,26 @@ class Records:
     @property
     def partial(self) -> tuple[str, ...]:
         """Why verdicts are missing, of each check that was interrupted."""
-        return tuple(report.partial for report in self.checks if report.partial)
+        partial = [r.partial for r in self.checks] + [r.partial for r in self.judged]
+        return tuple(filter(None, partial))
 
     @property
     def machines(self) -> tuple[dict[str, Any], ...]:
         """Each machine once, in the order of the records."""
         found: list[dict[str, Any]] = []
-        for machine in [r.machine for r in self.checks] + [r.machine for r in self.benches]:
+        every = [r.machine for r in self.checks] + [r.machine for r in self.benches] + [r.machine for r in self.judged]
+        for machine in every:
             at = next((i for i, m in enumerate(found) if _same_machine(m, machine)), None)
             if at is None:
                 found.append(machine)
             else:
                 found[at] = {**machine, **found[at]}
         return tuple(found)
+
+    def with_judged_as_checks(self) -> Records:
+        """The same with the verdicts of judged candidates among those of checks, for a form without a table of them."""
+        checks = (*self.checks, *(report.as_check() for report in self.judged))
+        return dataclasses.replace(self, checks=_merge(checks, _join_checks), judged=())
 
 
 def read(records: Sequence[Mapping[str, Any]]) -> Records:
@@ -94,13 +103,14 @@ def read(records: Sequence[Mapping[str, Any]]) -> Records:
     """
     checks: list[CheckReport] = []
     benches: list[BenchReport] = []
+    judged: list[JudgeReport] = []
     histograms: list[Histogram] = []
     for record in records:
         schema = record.get("schema")
         if schema not in _KINDS:
             raise OpwrightError(
                 f"a record must have the schema {' or '.join(_KINDS)}, got {schema!r}",
-                fix="pass files that check or bench have written with --json",
+                fix="pass files that check, judge or bench have written with --json",
             )
         try:
             report = from_json(_KINDS[schema], record)
@@ -112,14 +122,17 @@ def read(records: Sequence[Mapping[str, Any]]) -> Records:
         if isinstance(report, CheckReport):
             checks.append(report)
             histograms += _histograms(report)
+        elif isinstance(report, JudgeReport):
+            judged.append(report)
         else:
             benches += _by_host(report)
-    return Records(_merge(checks, _join_checks), _merge(benches, _join_benches), tuple(histograms))
+    return Records(_merge(checks, _join_checks), _merge(benches, _join_benches), tuple(judged), tuple(histograms))
 
 
-_KINDS: dict[Any, type[CheckReport] | type[BenchReport]] = {
+_KINDS: dict[Any, type[CheckReport] | type[BenchReport] | type[JudgeReport]] = {
     CheckReport.schema: CheckReport,
     BenchReport.schema: BenchReport,
+    JudgeReport.schema: JudgeReport,
 }
 
 

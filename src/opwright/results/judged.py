@@ -41,6 +41,12 @@ class Times:
         return self.eager_us / self.us if self.us else 0.0
 
     @property
+    def others(self) -> list[tuple[str, float]]:
+        """What else was timed, and the machine's limit, in microseconds."""
+        named = (("eager", self.eager_us), ("torch.compile", self.compiled_us), ("machine's limit", self.limit_us))
+        return [(name, us) for name, us in named if us]
+
+    @property
     def sol_score(self) -> float:
         """SOL-ExecBench's score: 1 at the machine's limit, 0.5 for the reference's time; 0 if either is not known."""
         if not self.us or not self.limit_us or self.eager_us <= self.limit_us:
@@ -61,6 +67,7 @@ class Judged:
         by_rule: what that rule says here, of the task's own inputs: "correct", "wrong", or "" if they did not run.
         reason: why there is no verdict; or what makes it THIN.
         published: what the format's own file of results says of it, such as the number of the problem.
+        contract: the declaration of its task's operator, and the task's own sizes, as Python; "" if there is none.
         fixed: what its contract takes as fixed, and why.
         times: how long it takes; None if it was not timed.
         verdict: all findings; None if nothing was checked.
@@ -74,6 +81,7 @@ class Judged:
     by_rule: str = ""
     reason: str = ""
     published: Mapping[str, Any] = field(default_factory=dict)
+    contract: str = ""
     fixed: tuple[str, ...] = ()
     times: Times | None = None
     verdict: Verdict | None = None

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from opwright.report.candidates import names_of
 from opwright.report.statuses import LOOKS
 from opwright.report.terminal.console import one_line
 from opwright.results import Status
 from opwright.results.judged import Judged, JudgeReport
 
 __all__ = ["show_judged"]
-
-# How many parts of a path a name may have.
-_FOLDERS = range(2, 8)
 
 
 def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False) -> None:
@@ -29,7 +25,7 @@ def show_judged(console: Console, report: JudgeReport, *, verbose: bool = False)
     """
     if report.rows:
         console.print(_table(report))
-    names = _names(report.rows)
+    names = names_of(report.rows)
     for row in report.rows if verbose else ():
         console.print(Text(f"\n{names[row.candidate]}", "bold"))
         for sentence in row.fixed:
@@ -52,23 +48,12 @@ def _table(report: JudgeReport) -> Table:
     if has_claims:
         table.add_column(report.rows[0].format, no_wrap=True)
     table.add_column("candidate, worst finding", overflow="fold")
-    names = _names(report.rows)
+    names = names_of(report.rows)
     for row in report.rows:
         status = Text(f"{row.status.mark} {row.status.name}", LOOKS[row.status].style)
         lines = Text("\n").join(filter(None, (Text(names[row.candidate]), _finding(row), _times(row))))
         table.add_row(status, *([row.by_format or "–"] if has_claims else []), lines)
     return table
-
-
-def _names(rows: Sequence[Judged]) -> dict[str, str]:
-    """Each candidate's file with its folder, as runs are in folders of their own; with more folders, until all names
-    differ."""
-    names = dict[str, str]()
-    for count in _FOLDERS:
-        names = {row.candidate: "/".join(Path(row.candidate).parts[-count:]) for row in rows}
-        if len(set(names.values())) == len(names):
-            break
-    return names
 
 
 def _finding(row: Judged) -> Text:
