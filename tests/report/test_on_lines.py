@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.resources
 import json
 
@@ -11,9 +12,10 @@ from typer.testing import CliRunner
 
 from opwright.cli import app
 from opwright.report.on_lines.github import annotation_lines
-from opwright.report.on_lines.located import Place, located, rule_of
+from opwright.report.on_lines.located import Place, located, located_candidates, rule_of
 from opwright.report.on_lines.sarif import to_sarif
 from opwright.results import CheckReport, Finding, Status, Verdict
+from opwright.results.judged import Judged, JudgeReport
 
 FAULT = "the kernel raised SimulatorError\n<cuda source>:3: out-of-bounds\n    out[i] = y[i];\n    in saxpy"
 
@@ -93,3 +95,72 @@ def test_the_command_writes_both(tmp_path, monkeypatch):
     (run,) = json.loads((tmp_path / "out.sarif").read_text())["runs"]
     location = run["results"][0]["locations"][0]["physicalLocation"]
     assert location == {"artifactLocation": {"uri": "on_lines_ops.py"}, "region": {"startLine": 7}}
+
+
+_TEXT = """import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return x.view(3, -1)
+"""
+
+
+def _candidate(tmp_path, name, of_verdict=Status.FAIL, message="", check="values", **changes):
+    file = tmp_path / name.partition(":")[0]
+    file.write_text(_TEXT)
+    findings = (Finding(check, of_verdict, "n=2", message),) if message else ()
+    verdict = Verdict("judged::task", name, "python", "cpu", of_verdict, findings=findings)
+    row = Judged("kernelbench", str(tmp_path / name), "task.py", of_verdict, verdict=verdict, line=3)
+    return dataclasses.replace(row, **changes)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("1 of 2 elements differ", 3),
+        ("the kernel raised KeyError: 'one row'\na.py:5:\n    return x.view(3, -1)", 5),
+        ("it searches the objects of the process (gc.get_objects in a.py:4)", 4),
+        ("the kernel raised SyntaxError: expected ':' (a.py, line 2)", 2),
+        # A file that was made of the candidate has another name: then the line with the same text.
+        ("the kernel raised RuntimeError: no\ncandidate_1.py:9:\n    return x.view(3, -1)", 5),
+        ("the kernel raised RuntimeError: no\nelsewhere.py:9:\n    return nothing like it", 3),
+        ("the name of a.py:4th is no line, and so is main.py", 3),
+    ],
+)
+def test_a_finding_of_a_candidate_is_on_its_line_or_on_its_first(tmp_path, message, line):
+    (one,) = located_candidates(JudgeReport({}, (_candidate(tmp_path, "a.py", message=message),)))
+    assert (one.place.file.name, one.place.line) == ("a.py", line)
+
+
+def test_what_is_worse_than_a_verdict_or_has_none_is_on_the_candidate_too(tmp_path):
+    rows = (
+        _candidate(tmp_path, "thin.py", Status.PASS, status=Status.THIN, reason="one shape only"),
+        _candidate(tmp_path, "open.py", status=Status.INCONCLUSIVE, reason="it was not checked", verdict=None),
+        _candidate(tmp_path, "refused.py", status=Status.REFUSED, reason="no GPU", verdict=None),
+        _candidate(tmp_path, "right.py", Status.PASS),
+        _candidate(tmp_path, "several.py:ours", message="it calls the reference", check="cheats"),
+    )
+    found = located_candidates(JudgeReport({}, rows))
+    assert [(one.place.file.name, one.message, one.is_error) for one in found] == [
+        ("thin.py", "one shape only", False),
+        ("open.py", "it was not checked", False),
+        ("several.py", "smallest failing case: n=2\nit calls the reference", True),
+    ]
+    assert found[2].rule == "opwright/cheats"
+    assert len({one.identifier for one in found}) == 3
+
+
+@pytest.mark.slow  # it judges two functions, each in a process of its own
+def test_judge_writes_both(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref.py").write_text(
+        "import torch\nn = 300\ndef double(x): return 2 * x\ndef get_inputs(): return [torch.randn(n)]\n"
+    )
+    (tmp_path / "ours.py").write_text("def right(x): return x + x\n\n\ndef wrong(x):\n    return 2.1 * x\n")
+    arguments = ["judge", "ref.py:double", "ours.py:right", "ours.py:wrong", "--sarif", "out.sarif"]
+    done = CliRunner().invoke(app, [*arguments, "--annotations", "github"])
+    assert done.exit_code == 1, done.output
+    assert "::error file=ours.py,line=4,title=" in done.output
+    (run,) = json.loads((tmp_path / "out.sarif").read_text())["runs"]
+    places = {json.dumps(result["locations"][0]["physicalLocation"]) for result in run["results"]}
+    assert places == {'{"artifactLocation": {"uri": "ours.py"}, "region": {"startLine": 4}}'}

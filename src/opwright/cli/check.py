@@ -24,11 +24,12 @@ from opwright.cli.common import (
     refuse_files,
     write_records,
 )
-from opwright.cli.development.on_lines import Annotations, write_on_lines
+from opwright.cli.development.on_lines import Sarif, ShownAs, write_on_lines
 from opwright.cli.sweep import Ray, Resume, say, sweep
 from opwright.sweep.events import Events
 
 if TYPE_CHECKING:
+    from opwright.report.on_lines.located import Located
     from opwright.results import CheckReport
 
 __all__ = ["check", "run_and_show"]
@@ -103,12 +104,8 @@ def check(
     verbose: Verbose = False,
     json: Json = None,
     html: Html = None,
-    sarif: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the findings in SARIF, with their lines.")
-    ] = None,
-    annotations: Annotated[
-        Annotations | None, typer.Option(help="Also print the findings as annotations of GitHub.")
-    ] = None,
+    sarif: Sarif = None,
+    annotations: ShownAs = None,
 ) -> None:
     """Verify every kernel of an operator against its reference."""
     if mutate:
@@ -154,8 +151,16 @@ def check(
             inputs=inputs,
             **where.options(),
         )
-    write_on_lines(report, targets, sarif, annotations)
+    write_on_lines(lambda: _on_lines(report, targets), sarif, annotations)
     raise typer.Exit(exit_code(report, strict=strict))
+
+
+def _on_lines(report: CheckReport, targets: Sequence[str]) -> list[Located]:
+    from opwright.report.on_lines.located import located
+    from opwright.runtime.targets import load_target
+    from opwright.watching.places import places_of
+
+    return located(report, places_of(operator for target in targets for operator in load_target(target)))
 
 
 def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bool, **options: Any) -> int:

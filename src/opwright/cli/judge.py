@@ -20,6 +20,7 @@ from opwright.cli.common import (
     refuse_files,
     write_records,
 )
+from opwright.cli.development.on_lines import Sarif, ShownAs, write_on_lines
 from opwright.cli.sweep import Ray, Resume, say, sweep
 from opwright.errors import OpwrightError
 from opwright.sweep.events import Events
@@ -62,8 +63,11 @@ def judge(
     verbose: Verbose = False,
     json: Json = None,
     html: Html = None,
+    sarif: Sarif = None,
+    annotations: ShownAs = None,
 ) -> None:
     """Check kernels in the form in which others publish them."""
+    from opwright.report.on_lines.located import located_candidates
     from opwright.report.terminal.judged import show_judged
     from opwright.report.terminal.progress import CheckProgress
     from opwright.workers.spawn import prefork
@@ -92,6 +96,7 @@ def judge(
         )
     write_records(report.to_json(), json, html)
     show_judged(console(), report, verbose=verbose)
+    write_on_lines(lambda: located_candidates(report), sarif, annotations)
     if write_results is not None:
         from opwright.judged.result_files import write_results as write
 

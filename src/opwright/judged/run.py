@@ -18,6 +18,7 @@ from opwright.judged.ask import contract_of, times_of
 from opwright.judged.called import without_running_tasks
 from opwright.judged.formats import read_tasks
 from opwright.judged.infer_process import Contract, Request
+from opwright.judged.sources import line_of
 from opwright.judged.task import Candidate, Task
 from opwright.machine import this_machine
 from opwright.results import Status, Verdict
@@ -147,8 +148,9 @@ def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict:
     is_alone = sum(other.file == candidate.file for other in task.candidates) == 1
     shown = str(file) if is_alone else f"{file}:{candidate.entry}"
     row = Judged(
-        task.format, shown, str(reference), Status.INCONCLUSIVE, candidate.claimed, published=candidate.published
-    )
+        task.format, shown, str(reference), Status.INCONCLUSIVE, candidate.claimed, published=candidate.published,
+        line=line_of(file, candidate.entry),
+    )  # fmt: skip
     if verdict is None:
         status = Status.REFUSED if "error" in contract else Status.INCONCLUSIVE
         return dataclasses.replace(row, status=status, reason=contract.get("error", "it was not checked"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from opwright.errors import TargetError
 from opwright.import_file import import_file
 
-__all__ = ["Source", "are_plain", "load_candidate"]
+__all__ = ["Source", "are_plain", "line_of", "load_candidate"]
 
 
 class Source:
@@ -73,6 +74,14 @@ def are_plain(function: ast.FunctionDef, listed: ast.expr | None) -> list[bool]:
 def load_candidate(file: Path) -> dict[str, Any]:
     """The names of a candidate's file. It is imported as a real file, which Triton reads its source from."""
     return vars(import_file(file, f"candidate_{_digest(file)}"))
+
+
+def line_of(file: Path, entry: str) -> int:
+    """The line on which a class or a function begins; 1 if the file has it on none, or on several."""
+    lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+    begins = re.compile(rf"(async def|def|class) {re.escape(entry)}\b|{re.escape(entry)}\s*=[^=]")
+    found = [number for number, line in enumerate(lines, 1) if begins.match(line)]
+    return found[0] if len(found) == 1 else 1
 
 
 def _digest(file: Path, *more: Any) -> str:

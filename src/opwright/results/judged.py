@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from opwright.results.check import CheckReport, Finding, Status, Verdict
@@ -62,6 +63,7 @@ class Judged:
         format: the format in which it was published.
         candidate: its file; with the function in it, as in ``ours.py:softmax``, if the file has several candidates.
         task: the file of its reference.
+        line: that of its class or function in its file; 1 if it is not known.
         status: the verdict. THIN also where only the sizes of the task are possible.
         claimed: what was recorded of it under the format's own rule: "correct", "wrong", or "".
         by_rule: what that rule says here, of the task's own inputs: "correct", "wrong", or "" if they did not run.
@@ -85,6 +87,13 @@ class Judged:
     fixed: tuple[str, ...] = ()
     times: Times | None = None
     verdict: Verdict | None = None
+    line: int = 1
+
+    @property
+    def file(self) -> Path:
+        """Its file, without the function in it."""
+        file, _, entry = self.candidate.rpartition(":")
+        return Path(file if file and entry.isidentifier() else self.candidate)
 
     @property
     def by_format(self) -> str:

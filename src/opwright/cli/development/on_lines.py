@@ -1,19 +1,21 @@
-"""``--sarif`` and ``--annotations`` of ``opwright check``."""
+"""``--sarif`` and ``--annotations``: findings on the lines that they are about."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 import opwright
 
 if TYPE_CHECKING:
-    from opwright.results import CheckReport
+    from opwright.report.on_lines.located import Located
 
-__all__ = ["Annotations", "write_on_lines"]
+__all__ = ["Annotations", "Sarif", "ShownAs", "write_on_lines"]
 
 
 class Annotations(StrEnum):
@@ -22,21 +24,19 @@ class Annotations(StrEnum):
     github = "github"
 
 
-def write_on_lines(
-    report: CheckReport, targets: Sequence[str], sarif: Path | None, shown_as: Annotations | None
-) -> None:
-    """Write the findings of a report with their lines."""
+Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the findings in SARIF, with their lines.")]
+ShownAs = Annotated[Annotations | None, typer.Option(help="Also print the findings as annotations of GitHub.")]
+
+
+def write_on_lines(find: Callable[[], list[Located]], sarif: Path | None, shown_as: Annotations | None) -> None:
+    """Write findings with their lines, which are only looked for if an option asks for them."""
     if sarif is None and shown_as is None:
         return
     from opwright.report.files import write_text
     from opwright.report.on_lines.github import annotation_lines
-    from opwright.report.on_lines.located import located
     from opwright.report.on_lines.sarif import to_sarif
-    from opwright.runtime.targets import load_target
-    from opwright.watching.places import places_of
 
-    operators = [operator for target in targets for operator in load_target(target)]
-    found = located(report, places_of(operators))
+    found = find()
     if sarif is not None:
         write_text(json.dumps(to_sarif(found, _questions(), opwright.__version__), indent=1) + "\n", sarif)
     for line in annotation_lines(found) if shown_as is not None else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -10,11 +11,14 @@ from pathlib import Path
 
 from opwright.report.verdicts import findings_of
 from opwright.results import CheckReport, Finding, Status, Verdict
+from opwright.results.judged import JudgeReport
 
-__all__ = ["Located", "Place", "located", "rule_of"]
+__all__ = ["Located", "Place", "located", "located_candidates", "rule_of"]
 
-# A line of a source in a message: "kernels.cu:12:", or of text in a Python file, "<cuda source>:3:".
-_AT = re.compile(r"^\s*(?P<file><[\w ]+>|[^\s:<>]+\.\w+):(?P<line>\d+):", re.MULTILINE)
+# A line of a source in a message: "kernels.cu:12:", or of text in a Python file, "<cuda source>:3:", or "… in a.py:7".
+_AT = re.compile(r"(?:^\s*|\bin )(?P<file><[\w ]+>|[^\s:<>]+\.\w+):(?P<line>\d+)(?=[:),]|$)", re.MULTILINE)
+# As Python names it in a syntax error: "(a.py, line 4)".
+_SYNTAX = re.compile(r"\((?P<file>[^\s:<>()]+\.\w+), line (?P<line>\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,17 @@ def located(report: CheckReport, places: Mapping[tuple[str, str], Place]) -> lis
     ]
 
 
+def located_candidates(report: JudgeReport) -> list[Located]:
+    """The same for judged candidates: on the line that a message names, or else the first of the candidate."""
+    found = list[Located]()
+    for row in report.rows:
+        verdict = row.verdict or Verdict("judged", Path(row.candidate).name, "", "any device", row.status)
+        # The row may be worse than the verdict, as for a candidate that could be checked for one shape only.
+        verdict = dataclasses.replace(verdict, status=row.status, reason=row.reason or verdict.reason)
+        found += _of(verdict, {(verdict.op, verdict.kernel): Place(row.file, row.line)})
+    return found
+
+
 def _of(verdict: Verdict, places: Mapping[tuple[str, str], Place]) -> Iterator[Located]:
     defined = places[verdict.op, verdict.kernel]
     for finding in findings_of(verdict, separate=True):
@@ -76,13 +91,13 @@ def _of(verdict: Verdict, places: Mapping[tuple[str, str], Place]) -> Iterator[L
 
 
 def _place_in(finding: Finding, defined: Place) -> Place | None:
-    """The line that a message names: of a file beside the kernel's, or of text in the kernel's own file."""
-    for found in _AT.finditer(finding.message):
+    """The line that a message names: of a file beside the kernel's; or, of text in the kernel's own file and of a file
+    that was made of it, the line that has the same text."""
+    for found in (*_AT.finditer(finding.message), *_SYNTAX.finditer(finding.message)):
         if not found["file"].startswith("<"):
             beside = defined.file.parent / found["file"]
             if beside.is_file():
                 return Place(beside, int(found["line"]))
-            continue
         following = finding.message[found.end() :].partition("\n")[2].partition("\n")[0].strip()
         if (line := _line_of(defined.file, following)) is not None:
             return Place(defined.file, line)
