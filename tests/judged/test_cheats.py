@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -343,13 +344,32 @@ class ModelNew(nn.Module):
 """
 
 
+IN_PART = """
+import numpy as np
+import torch
+from torch import nn
+class ModelNew(nn.Module):
+    def forward(self, x):
+        powers = torch.from_numpy(np.exp(x.numpy() - x.numpy().max(1, keepdims=True)))
+        return powers / powers.sum(1, keepdim=True)
+"""
+
+
 @pytest.mark.slow  # whole checks
 def test_a_candidate_without_a_kernel_is_named_where_the_format_asks_for_one(tmp_path: Path) -> None:
     (tmp_path / "problem.py").write_text(SOFTMAX)
     (tmp_path / "none.py").write_text(NO_KERNEL)
     (tmp_path / "own.py").write_text(IN_NUMPY)
-    report = judge(*(tmp_path / f"{name}.py" for name in ("problem", "none", "own")), checks=["values", "own work"])
+    (tmp_path / "part.py").write_text(IN_PART)
+    names = ("problem", "none", "own", "part")
+    report = judge(*(tmp_path / f"{name}.py" for name in names), checks=["values", "own work"])
     found = {Path(row.candidate).stem: row for row in report.rows}
-    assert found["own"].status is Status.PASS, str(found["own"].verdict)
+    said = {n: f.message for n, row in found.items() for f in row.verdict.findings if f.check == "own work"}  # type: ignore[union-attr]
+    assert found["own"].status is found["part"].status is Status.PASS, str(found["own"].verdict)
+    assert said["own"] == "it calls neither the reference nor torch's functions for it"
+    assert re.match(r"torch computes a part of it: \d+ % of CPU time \(aten::.* for sample=0 ", said["part"]), said[
+        "part"
+    ]
+    assert re.search(r"\nthat is \d+ % of CPU time \(aten::_softmax .* for sample=0 ", said["none"]), said["none"]
     assert found["none"].status is Status.WARNING
     assert "torch computes it within the kernel: aten::_softmax" in found["none"].worst.message  # type: ignore[union-attr]

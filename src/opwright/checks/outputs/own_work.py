@@ -20,6 +20,7 @@ from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, to_cpu
+from opwright.checks.outputs.torchs_share import share_in_words
 from opwright.internals.compiler import DispatchMode
 from opwright.languages import title_of
 from opwright.results import Finding, NotChecked, Status
@@ -62,7 +63,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
             remedy=f"compute it in {title_of(context.hooks.spec.backend)}, or attach this function with @op.baseline",
         )  # fmt: skip
     if not any(found):
-        yield Finding(NAME, Status.PASS, message="it calls neither the reference nor torch's functions for it")
+        words = _part_of_torch(context, seen) or "it calls neither the reference nor torch's functions for it"
+        yield Finding(NAME, Status.PASS, message=words)
 
 
 @dataclass
@@ -130,8 +132,35 @@ def _torchs_work(context: Context, run: Observation, seen: _Seen) -> str:
     _watch(expected, lambda: context.op.contract.reference(to_cpu(list(run.arguments))))
     used = seen.by_name()
     if expected.elements and all(used.get(name, 0) >= count for name, count in expected.by_name().items()):
-        return f"torch computes it within the kernel: {', '.join(f'aten::{name}' for name in expected.by_name())}"
+        share = _share(context)
+        words = f"torch computes it within the kernel: {', '.join(f'aten::{name}' for name in expected.by_name())}"
+        return f"{words}\nthat is {share}" if share else words
     return ""
+
+
+def _part_of_torch(context: Context, seen: _Seen) -> str:
+    """What torch computes of a candidate that must bring a kernel: a part is allowed, and may be most of its time."""
+    if not context.op.contract.own_inputs.expects_kernel or not seen.elements:
+        return ""
+    names = ", ".join(f"aten::{name}" for name in seen.by_name())
+    return f"torch computes a part of it: {_share(context) or names}"
+
+
+def _share(context: Context) -> str:
+    """How much of a candidate's time torch takes, and in which case; "" if that is not known.
+
+    Only of candidates: a finding that has a time in it differs from run to run. A simulator's time says nothing.
+    """
+    if context.device not in ("cpu", "cuda") or not context.op.contract.own_inputs.expects_kernel:
+        return ""
+    own = [case for case in context.cases if case.sample is not None]
+    case = next((c for c in (*own, *typical_cases(context, 1)) if context.ran(c)), None)
+    run = context.observe(case) if case is not None else None
+    if not isinstance(run, Observation):
+        return ""
+    arguments = same_layout(list(run.arguments))
+    share = share_in_words(lambda: context.run_kernel(arguments), context.device, moves=MOVES)
+    return f"{share} for {case}" if share else ""
 
 
 def _work_on_cpu(seen: _Seen) -> str:
