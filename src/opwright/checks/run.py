@@ -64,6 +64,7 @@ def check(
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     sandbox: bool = False,
+    memory: float = 0,
     events: Events = QUIET,
 ) -> CheckReport:
     """Verify every kernel of some operators against their references.
@@ -93,6 +94,7 @@ def check(
         resume: a file to which each verdict is written when it is there. Verdicts that are in it already, of the same
             sources, settings and versions, are taken from it.
         sandbox: confine the processes of kernels, as ``opwright judge`` does: Linux only.
+        memory: end the processes of a kernel that have more GiB resident; 0 for no limit.
         events: functions that are called on the way.
 
     Returns:
@@ -114,8 +116,9 @@ def check(
     where = executor_for(executor, jobs)
     refuse_on_others(inputs, is_local=isinstance(where, LocalExecutor))
     settings = Settings(
-        level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0, sandbox=sandbox, inputs=inputs or ""
-    )
+        level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0, sandbox=sandbox,
+        inputs=inputs or "", memory=int(memory * (1 << 30)),
+    )  # fmt: skip
     with replaying(operators, inputs):
         return _checked(
             operators, settings, kernels, device, where, resume, events, reference=reference, interpreter=interpreter

@@ -50,6 +50,9 @@ def judge(
     sandbox: Annotated[
         str, typer.Option(help="Confine candidates: on, off, or auto (on where the system allows it).")
     ] = "auto",
+    memory: Annotated[
+        float | None, typer.Option(help="GiB that a candidate may take: by default its part of most of what is free.")
+    ] = None,
     times: Annotated[
         bool, typer.Option("--times", help="Time candidates that are right, beside the reference and torch.compile.")
     ] = False,
@@ -88,6 +91,7 @@ def judge(
             device=device,
             timeout=timeout,
             sandbox=sandbox,
+            memory=memory,
             times=times,
             jobs=jobs,
             fail_fast=fail_fast,

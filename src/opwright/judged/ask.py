@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from opwright.checks.limits.resident_memory import MemoryWatch
 from opwright.errors import OpwrightError
 from opwright.judged.infer_process import Contract, Request
 from opwright.results import Verdict
@@ -57,7 +58,7 @@ def _answer(request: Request, doing: str, timeout: float) -> dict[str, Any]:
             theirs.close()
             ours.settimeout(timeout)
             try:
-                with ours.makefile("rwb") as stream:
+                with MemoryWatch(pid, request.memory) as watch, ours.makefile("rwb") as stream:
                     stream.write(json.dumps(to_json(request)).encode() + b"\n")
                     stream.flush()
                     line = stream.readline()
@@ -67,6 +68,8 @@ def _answer(request: Request, doing: str, timeout: float) -> dict[str, Any]:
                 server.end(pid)
     except OpwrightError as error:
         return {"error": str(error)}
+    if watch.exceeded:
+        return {"error": f"{doing} took more than {watch.exceeded / (1 << 30):.3g} GiB of memory"}
     answer: dict[str, Any] = json.loads(line) if line else {"error": f"running {request.task.file} ended the process"}
     return answer
 

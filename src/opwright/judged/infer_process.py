@@ -35,6 +35,7 @@ class Request:
     Attributes:
         folder: in which the contract is written, and all that the task writes.
         sandbox: whether this process is confined to it.
+        memory: the bytes that this process may have; 0 for no limit.
         timed: the candidates to time, by name; if there are none, the contract is inferred.
         device: where they are timed; by default on the GPU, if there is one.
     """
@@ -42,6 +43,7 @@ class Request:
     task: Task
     folder: Path
     sandbox: bool
+    memory: int = 0
     timed: tuple[str, ...] = ()
     device: str | None = None
 

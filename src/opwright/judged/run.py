@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from opwright.checks.limits.resident_memory import usual_limit
 from opwright.checks.outputs import published_rule
 from opwright.checks.run import Interrupted, check
 from opwright.errors import CheckError, OpwrightError
@@ -26,10 +27,12 @@ from opwright.results.judged import Judged, JudgeReport
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.sweep.events import QUIET, Events
+from opwright.sweep.executor import usual_slots
 from opwright.workers.sandbox import sandbox_of_this_system
 
 __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
 
+_GIB = 1 << 30
 # Calls of ``judge`` in this process, as torch has one operator of a name.
 _calls = itertools.count()
 
@@ -49,6 +52,7 @@ def judge(
     write_contract: str | Path | None = None,
     timeout: float = 60.0,
     sandbox: str = "auto",
+    memory: float | None = None,
     times: bool = False,
     events: Events = QUIET,
     **options: Any,
@@ -66,6 +70,8 @@ def judge(
         timeout: seconds that one step may take.
         sandbox: "on", "off", or "auto": on where the system allows it. Candidates then write into scratch folders and
             opwright's cache only, and have no network.
+        memory: GiB that the processes of a candidate may have resident before they are ended; 0 for no limit. By
+            default, each of those that run at a time may have an equal part of most of what is free.
         times: time the candidates that are right, beside the reference and torch.compile.
         events: functions that are called on the way.
         options: others of ``ow.check``.
@@ -78,6 +84,8 @@ def judge(
     """
     began = time.monotonic()
     is_confined, in_words = _sandbox(sandbox)
+    limit = _limit(memory, options.get("jobs"))
+    in_words += f"; at most {limit / _GIB:.3g} GiB of memory each" if limit else "; no limit on memory"
     with contextlib.ExitStack() as stack:
         stack.enter_context(without_running_tasks())
         folder = Path(write_contract or stack.enter_context(tempfile.TemporaryDirectory(prefix="opwright-judge-")))
@@ -86,14 +94,15 @@ def judge(
         found, unread = read_tasks([str(p) for p in paths], folder.resolve(), format, given)
         if number := next(_calls):
             found = [dataclasses.replace(task, namespace=f"judged_{number}") for task in found]
-        requests = [Request(task, folder.resolve(), is_confined) for task in found]
+        requests = [Request(task, folder.resolve(), is_confined, limit) for task in found]
         contracts = {request.task.name: contract_of(request, timeout) for request in requests}
         operators = [op for r in requests if (op := _loaded(r.file, contracts[r.task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
         verdicts, partial = list[Verdict](), ""
         if operators:
             try:
-                verdicts = [*check(*operators, timeout=timeout, sandbox=is_confined, events=events, **options)]
+                options |= {"timeout": timeout, "sandbox": is_confined, "memory": limit / _GIB}
+                verdicts = [*check(*operators, events=events, **options)]
             except Interrupted as interrupted:
                 verdicts, partial = [*interrupted.report], interrupted.report.partial
         timed = times_of(requests, verdicts, options.get("device"), timeout) if times and not partial else {}
@@ -140,6 +149,19 @@ def _sandbox(asked: str) -> tuple[bool, str]:
             f"sandbox=on must be possible, got {offered.words}", fix="judge in a container, with sandbox=off"
         )
     return bool(offered.version), offered.words
+
+
+def _limit(memory: float | None, jobs: int | None) -> int:
+    """The bytes that the processes of a candidate may have; 0 for no limit.
+
+    Raises:
+        CheckError: it is negative.
+    """
+    if memory is None:
+        return usual_limit(jobs or usual_slots(this_machine()))
+    if memory < 0:
+        raise CheckError(f"memory must be at least 0 GiB, got {memory:g}", fix="leave it out, or pass 0 for no limit")
+    return int(memory * _GIB)
 
 
 def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict: Verdict | None) -> Judged:

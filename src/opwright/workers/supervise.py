@@ -38,6 +38,7 @@ class Ending:
         hung: whether it was killed after a time-out.
         broken: what was wrong with its messages.
         out_of_memory: whether the system ended processes in that time to have memory.
+        over_memory: the limit in bytes that its memory exceeded, for which it was ended; else 0.
         disturbed: what happened to the processes that check it, as by the kernel.
     """
 
@@ -47,6 +48,7 @@ class Ending:
     output: str = ""
     broken: str = ""
     out_of_memory: bool = False
+    over_memory: int = 0
     disturbed: str = ""
 
     @property
@@ -56,8 +58,8 @@ class Ending:
 
     @property
     def is_shortage(self) -> bool:
-        """Whether it ended for want of memory, of the GPU's; or the system probably ended it, for its own."""
-        was_killed = self.out_of_memory and self.exit_code == -signal.SIGKILL
+        """Whether it ended for want of memory, of the GPU's; or was ended for its own, by the system or at a limit."""
+        was_killed = (self.out_of_memory or self.over_memory > 0) and self.exit_code == -signal.SIGKILL
         return (was_killed or self.exit_code == NO_GPU) and not self.hung and not self.broken
 
     def describe(self, who: str, at: str, timeout: float) -> str:
@@ -71,6 +73,8 @@ class Ending:
             ending = f"sent {self.broken} in place of a check's messages, and was stopped"
         elif self.hung:
             ending = f"did not return within {timeout:g} s, and was stopped"
+        elif self.over_memory:
+            ending = f"took more than {self.over_memory / (1 << 30):.3g} GiB of memory, and was stopped"
         elif self.is_shortage and self.exit_code == NO_GPU:
             ending = "had no memory of the GPU left"
         elif self.is_shortage:
@@ -82,7 +86,8 @@ class Ending:
         else:
             ending = how_ended(self.exit_code)
             ending += f" {at}" if ending.endswith(("SIGSEGV", "SIGBUS")) and at else ""
-        tail = visible("\n".join(self.output.strip().splitlines()[-6:]))
+        # What it printed has nothing to do with the limit.
+        tail = "" if self.over_memory else visible("\n".join(self.output.strip().splitlines()[-6:]))
         return f"{who} {ending}" + (f"; its last output:\n{tail}" if tail else "")
 
 

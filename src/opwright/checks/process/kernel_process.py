@@ -23,6 +23,7 @@ from opwright.checks.conduct import cheats, observed
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_refusal
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
+from opwright.checks.limits.resident_memory import end_first_where_memory_is_short
 from opwright.checks.limits.shortage import is_shortage, lacks_memory
 from opwright.checks.process.messages import (
     Compiled,
@@ -66,6 +67,7 @@ def main(connection: socket.socket) -> None:
         job = job_from(link.receive_bytes())
         _log_through(link)
         enter(job)
+        end_first_where_memory_is_short()
         adopt_orphans()
         if cheats.NAME in job.checks or (not job.checks and job.level in cheats.CHECK.levels):
             observed.begin()  # before the user's code runs

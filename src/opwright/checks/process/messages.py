@@ -43,6 +43,7 @@ class Job:
         inputs: a file of recorded calls, which are the only cases then.
         temporary: a folder for the kernel's temporary files.
         sandbox: whether the kernel's process is confined.
+        memory: the bytes that the kernel's process may have; 0 for no limit.
         unreturned: cases on which the reference did not return, and was ended.
         overlaps: whether the kernel runs on a case while results of the one before are compared.
     """
@@ -67,6 +68,7 @@ class Job:
     inputs: str = ""
     temporary: str = ""
     sandbox: bool = False
+    memory: int = 0
     unreturned: tuple[str, ...] = ()
     overlaps: bool = True
 

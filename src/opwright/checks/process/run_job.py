@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from opwright.checks.limits.resident_memory import MemoryWatch
 from opwright.checks.process.messages import (
     KINDS,
     Compiled,
@@ -75,7 +76,8 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
                     ranks.close()
             supervised = _Checker(ours, read_output, timeout, on_message, ranks)
             supervised.send(write_job(job))
-            hung = supervised.listen()
+            with MemoryWatch(pids["kernel"], job.memory) as watch:
+                hung = supervised.listen()
             is_stopped = hung and _is_stopped(checker.pid)
         except BaseException:
             for pid in pids.values():
@@ -89,6 +91,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         output=supervised.output,
         broken=supervised.broken,
         out_of_memory=ended_for_memory() > ended_before,
+        over_memory=watch.exceeded,
         disturbed=server.disturbed_since(stops) or ("stopped a process that checks it" if is_stopped else ""),
     )
 

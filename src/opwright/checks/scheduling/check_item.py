@@ -44,10 +44,7 @@ from opwright.workers.fork_server_client import ForkServer, ServerEndedError
 from opwright.workers.pool import exclusive_server, shared_server, workers_kept
 from opwright.workers.supervise import LOST_GPU, Ending
 
-__all__ = ["CheckItem", "Progress", "examine"]
-
-# Called with every step: the task, and a short text ("values n=5 …", or a notice).
-Progress = Callable[[Task, str], None]
+__all__ = ["CheckItem", "examine"]
 
 
 @dataclass(frozen=True)
@@ -241,6 +238,7 @@ def _attempt(
         environment=_environment(),
         timeout=settings.timeout,
         sandbox=settings.sandbox,
+        memory=settings.memory,
         inputs=settings.inputs,
         **ranks_of(task, settings),
     )
@@ -371,6 +369,7 @@ def _break_if_skipped(attempt: _Attempt, checks: Sequence[str]) -> None:
 
 def _add_crash(item: CheckItem, attempt: _Attempt) -> None:
     doing, ending, timeout = attempt.doing, attempt.ending, item.settings.timeout
+    who = KERNEL if ending.over_memory else doing.who  # only its process has a limit
     reproduce = item.reproduce.format(check=doing.check, case=doing.case).removesuffix(" --case ''")
     if attempt.unconfirmed is not None:  # a simpler case of it ended the worker
         attempt.findings.append(attempt.unconfirmed)
@@ -383,9 +382,9 @@ def _add_crash(item: CheckItem, attempt: _Attempt) -> None:
             doing.check,
             Status.FAIL if is_of_kernel and (ending.broken or not ending.hung) else Status.INCONCLUSIVE,
             doing.case,
-            ending.describe(doing.who, doing.at, timeout),
+            ending.describe(who, doing.at, timeout),
             reproduce if doing.check in CHECKS else "",
-            remedy=_remedy(doing.who, ending, timeout),
+            remedy=_remedy(who, ending, timeout),
         )
     )
 
@@ -394,7 +393,9 @@ def _remedy(who: str, ending: Ending, timeout: float) -> str:
     if ending.hung and not ending.broken:
         return f"allow more time with --timeout {5 * timeout:g}"
     if ending.is_shortage:
-        return WITHOUT_SHORTAGE
+        return (
+            f"allow more with --memory {ending.over_memory / (1 << 29):.3g}" if ending.over_memory else WITHOUT_SHORTAGE
+        )
     if who == KERNEL:
         return ""
     return "state the values that the reference takes with ow.values(...), or refuse others in it"

@@ -46,6 +46,8 @@ class Settings:
     ranks: int = 0
     # Whether the processes of kernels are confined.
     sandbox: bool = False
+    # The bytes that they may have; 0 for no limit. A verdict does not depend on it, so no key of ``--resume`` has it.
+    memory: int = field(default=0, repr=False)
     # A file of recorded calls, if these are the only cases.
     inputs: str = ""
 
