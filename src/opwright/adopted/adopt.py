@@ -12,7 +12,8 @@ import torch
 
 from opwright.adopted.existing import Existing, existing_of, state_names
 from opwright.adopted.inferred import annotated
-from opwright.adopted.operator import KERNEL, AdoptedOp, kernel_source
+from opwright.adopted.operator import FALLBACK, KERNEL, AdoptedOp, kernel_source
+from opwright.adopted.override import Override, is_of_aten, override_of
 from opwright.backends.reachable import values_reached
 from opwright.backends.triton.tracing import kernels_reached
 from opwright.contract.contract import Contract
@@ -28,8 +29,11 @@ __all__ = ["adopt"]
 
 def adopt(
     existing: Any,
-    reference: Callable[..., Any],
+    reference: Callable[..., Any] | None = None,
     *,
+    implementation: Callable[..., Any] | None = None,
+    condition: Callable[..., bool] | None = None,
+    fallback: Callable[..., Any] | None = None,
     inputs: Callable[[], Sequence[Any]] | Sequence[Any] | None = None,
     name: str | None = None,
     language: str | None = None,
@@ -47,6 +51,11 @@ def adopt(
         reference: a function with the same arguments that computes what is right, annotated as for ``@ow.op``. Mark
             what ``existing`` writes with ``ow.mutated``. It may be a module, or have no annotations, if ``inputs`` are
             given. Arguments with the names of a module's parameters (``layer_weight`` for ``layer.weight``) get these.
+            Without one, an override of an operator of ATen is compared with the operator itself.
+        implementation: that of such an override, which must not be installed. Without it, and without a reference, the
+            overrides of ``existing`` in torch's own tree.
+        condition: whether the implementation runs on some arguments; by default on all.
+        fallback: what runs else; by default the operator as it is.
         inputs: the arguments of one call, or a function that returns them: annotations are inferred from it, and it
             becomes a test case.
         name: the operator's name in reports; by default ``existing``'s own, or ``adopted::name``.
@@ -78,6 +87,14 @@ def adopt(
     caller = caller.f_back if caller is not None else None
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
     given = tuple(inputs() if callable(inputs) else inputs) if inputs is not None else None
+    override = None
+    if implementation is not None or (reference is None and is_of_aten(existing)):
+        override = existing = override_of(existing, implementation, condition, fallback)
+        override.refuse_installed()
+    elif condition is not None or fallback is not None:
+        raise ContractError(
+            "condition and fallback must come with an implementation, got none", fix="pass implementation=, too"
+        )
     function, names, state = _reference(existing, reference, given)
     found = existing_of(existing, state)
     relations: tuple[str, ...] = ()
@@ -106,7 +123,10 @@ def adopt(
     operator = AdoptedOp(contract, found)
     operator.__module__ = contract.module
     own = language or _language_of(found)
-    operator._attach(own, kernel_source(found, own), {}, name=KERNEL, devices=devices or _devices(found))
+    when = override.applies if override is not None and override.condition is not None else None
+    operator._attach(own, kernel_source(found, own), {}, name=KERNEL, devices=devices or _devices(found), when=when)
+    if override is not None and override.fallback is not None and when is not None:
+        operator._attach("python", override.fallback, {}, name=FALLBACK, when=override.falls_back)
     if given is not None:
         _keep_as_sample(operator, [*given, *_state_values(existing, state)])
     return operator
@@ -117,6 +137,8 @@ def _reference(
 ) -> tuple[Callable[..., Any], list[str], list[str]]:
     """The reference as a function, the names of its arguments as far as they are known, and the parameters and buffers
     of ``existing`` that are arguments."""
+    if reference is None and isinstance(existing, Override):
+        return existing.plain, existing.argument_names[: len(given or ())], []
     own = state_names(existing) if isinstance(existing, torch.nn.Module) else {}
     if not isinstance(reference, torch.nn.Module):
         if not callable(reference):
@@ -222,6 +244,8 @@ def _language_of(existing: Existing) -> str:
 
 
 def _devices(existing: Existing) -> Sequence[str] | None:
+    if isinstance(existing.call, Override) and existing.call.devices:
+        return existing.call.devices
     return existing.schema.devices or None if existing.schema else None
 
 

@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 
+from opwright.adopted.override import Override
 from opwright.adopted.schemas import SchemaFacts, schema_facts
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ContractError
 from opwright.internals.registration import OVERLOAD, PACKET, name_of_custom_op
 
-__all__ = ["FUNCTION", "MODULE", "OPERATOR", "Existing", "existing_of", "state_names"]
+__all__ = ["FUNCTION", "MODULE", "OPERATOR", "OVERRIDE", "Existing", "existing_of", "state_names"]
 
 OPERATOR, AUTOGRAD_FUNCTION, MODULE, FUNCTION = "operator", "autograd.Function", "nn.Module", "function"
+OVERRIDE = "override of an operator"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,8 @@ def existing_of(existing: Any, state: Sequence[str] = ()) -> Existing:
     Raises:
         ContractError: it is none of these, or a packet of several overloads.
     """
+    if isinstance(existing, Override):
+        return _of_override(existing)
     if isinstance(existing, PACKET):
         existing = _only_overload(existing)
     if name_of_custom_op(existing):
@@ -140,6 +144,15 @@ def _of_overload(overload: Any, function: Callable[..., Any] | None, behind: tup
     name = overload.name()
     qualname = name.replace(".", "_")
     return Existing(name, qualname, OPERATOR, overload, function, schema_facts(overload), behind)
+
+
+def _of_override(override: Override) -> Existing:
+    """It has the operator's schema, and neither its fake nor its gradient, which torch keeps."""
+    of_operator, implementation = _of_overload(override.operator, None), override.implementation
+    function = implementation if inspect.isfunction(implementation) else None
+    behind = tuple(filter(None, (implementation, override.condition, override.fallback)))
+    qualname = _own_name(of_operator.name.partition("::")[2])
+    return Existing(override.name, qualname, OVERRIDE, override, function, of_operator.schema, behind)
 
 
 def _of_autograd_function(function: type[torch.autograd.Function]) -> Existing:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opwright import tree
-from opwright.adopted.existing import Existing
+from opwright.adopted.existing import FUNCTION, OVERRIDE, Existing
 from opwright.contract.contract import Contract
 from opwright.internals.dispatch import has_memory
 from opwright.results import Origin, Part
@@ -14,10 +14,10 @@ from opwright.runtime.base_op import BaseOp
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 
-__all__ = ["KERNEL", "AdoptedOp", "kernel_source"]
+__all__ = ["FALLBACK", "KERNEL", "AdoptedOp", "kernel_source"]
 
-# The name of its only kernel.
-KERNEL = "adopted"
+# The name of its kernel; an override may have another, for what its condition leaves out.
+KERNEL, FALLBACK = "adopted", "fallback"
 _NOT_DERIVED = "it has what its author has registered, and opwright adds nothing"
 
 
@@ -31,6 +31,8 @@ class AdoptedOp(Op):
         super().__init__(contract)
         self.adopted = existing.name
         self.has_fake = existing.is_operator
+        if existing.kind == OVERRIDE:
+            contract.own_inputs.not_applicable = "by the condition of the override, the other implementation runs"
         self.may_share_memory = existing.schema.returns_alias if existing.schema else True
 
     def _register(self) -> Any:
@@ -56,6 +58,9 @@ class AdoptedOp(Op):
         if not self._existing.is_operator:
             own["schema"] = Part("schema", Origin.MISSING, f"{self.adopted} is not an operator of torch")
             own["fake"] = Part("fake", Origin.MISSING, "torch traces its operations")
+        if self._existing.kind == OVERRIDE:
+            for name in ("fake", "autograd"):
+                own[name] = Part(name, Origin.MISSING, "the operator's own, which an override leaves as it is")
         if self.contract.signature.mutated:
             own["autograd"] = Part("autograd", Origin.MISSING, "it writes its arguments")
         for name in ("vmap", "decomposition", "sharding"):
@@ -72,7 +77,7 @@ class AdoptedOp(Op):
 
 def kernel_source(existing: Existing, language: str) -> Callable[..., Any]:
     """What its kernel calls. A launcher of Triton or CUDA kernels is the function itself, in which they are found."""
-    if language != "python" and existing.kind == "function" and existing.function is not None:
+    if language != "python" and existing.kind in (FUNCTION, OVERRIDE) and existing.function is not None:
         return existing.function
 
     def adopted(*args: Any, **kwargs: Any) -> Any:

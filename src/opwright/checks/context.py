@@ -149,7 +149,7 @@ class Context:
         except torch.OutOfMemoryError as error:
             return SkippedCase(f"there is not enough memory for the arguments: {_first_line(error)}")
         if applicable != self.kernel:
-            return SkippedCase("the kernel is not applicable (dtypes, when)")
+            return SkippedCase(self.op.contract.own_inputs.not_applicable)
         if not draw and case in self.records.defined:
             return self._prepared(case, arguments)
         prepared = self.prepare_with(case, arguments)

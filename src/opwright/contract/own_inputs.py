@@ -39,6 +39,7 @@ class OwnInputs:
         contiguous: whether tensors have no other layout.
         reference_code: where a published task has the reference: a file, and a function in it, or "" for the whole.
         expects_kernel: whether a kernel in any language must not leave all of the work to torch's functions.
+        not_applicable: why a kernel does not run on some inputs.
     """
 
     samples: Samples | None = None
@@ -49,6 +50,7 @@ class OwnInputs:
     contiguous: bool = False
     reference_code: tuple[tuple[str, str], ...] = ()
     expects_kernel: bool = False
+    not_applicable: str = "the kernel is not applicable (dtypes, when)"
 
     def draw(self, qualname: str) -> list[Any]:
         """The arguments of every sample, on the CPU; the same ones each time.

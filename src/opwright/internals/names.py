@@ -60,6 +60,7 @@ INTERNALS: tuple[Internal, ...] = (
         "collectives that nothing has waited for",
         "the check of ranks does not find them",
     ),
+    Internal("native_overrides", "torch._native.registry._graphs", "overrides in torch's tree", "pass the functions"),
     # -- the state of a call: dispatch keys, modes, transforms -----------------------------------------------------
     Internal("include_keys", "torch._C._dispatch_tls_local_include_set", "keys that a thread includes", _DISPATCHER),
     Internal("exclude_keys", "torch._C._dispatch_tls_local_exclude_set", "keys that a thread excludes", _DISPATCHER),

@@ -22,6 +22,7 @@ __all__ = [
     "keep_opaque_in_inductor",
     "name_of_custom_op",
     "named_arguments",
+    "native_overrides",
     "overloads_of_aten",
     "register_decomposition",
     "registered_kernels",
@@ -46,6 +47,28 @@ def name_of_custom_op(value: Any) -> str:
     if type(value).__name__ != "CustomOpDef":
         return ""
     return repr(value).partition("(")[2].rstrip(")>")  # which torch writes as <CustomOpDef(namespace::name)>
+
+
+@dataclass(frozen=True)
+class NativeOverride:
+    """An override in torch's own tree: when it runs, what it runs, and the kind of device that it is for."""
+
+    condition: Callable[..., bool]
+    implementation: Callable[..., Any]
+    device: str
+
+
+def native_overrides(overload: Any) -> list[NativeOverride]:
+    """The overrides of an operator in torch's own tree, in the order of their conditions; none if torch does not show
+    them."""
+    graphs = find("native_overrides", lambda graphs: isinstance(graphs, dict)) or {}
+    name = overload.name().removeprefix("aten::")
+    return [
+        NativeOverride(node.cond_fn, node.impl_fn, key.lower())
+        for (symbol, key), nodes in graphs.items()
+        for node in nodes
+        if symbol in (name, f"{name}.default") and node.active and hasattr(node, "cond_fn")
+    ]
 
 
 def destroy(library: torch.library.Library) -> bool:

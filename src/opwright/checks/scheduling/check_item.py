@@ -393,9 +393,8 @@ def _remedy(who: str, ending: Ending, timeout: float) -> str:
     if ending.hung and not ending.broken:
         return f"allow more time with --timeout {5 * timeout:g}"
     if ending.is_shortage:
-        return (
-            f"allow more with --memory {ending.over_memory / (1 << 29):.3g}" if ending.over_memory else WITHOUT_SHORTAGE
-        )
+        gib = f"{ending.over_memory / (1 << 29):.3g}"
+        return f"allow more with --memory {gib}" if ending.over_memory else WITHOUT_SHORTAGE
     if who == KERNEL:
         return ""
     return "state the values that the reference takes with ow.values(...), or refuse others in it"
