@@ -45,11 +45,11 @@ class Level(StrEnum):
     full = "full"
 
 
-def refuse_files(json: Path | None, html: Path | None) -> None:
+def refuse_files(json: Path | None, html: Path | None, *others: Path | None) -> None:
     """Raise OpwrightError now if records cannot be written to these files, or if that would destroy another file."""
     from opwright.report.files import refuse_unwritable
 
-    refuse_unwritable(json, html)
+    refuse_unwritable(json, html, *others)
     if json is not None and html is not None and json.resolve() == html.resolve():
         raise OpwrightError(f"--json and --html must name two files, got {json} twice", fix="name another file")
     for option, file, beginning in (("--json", json, b"{"), ("--html", html, b"<")):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,7 @@ from opwright.cli.common import (
     NOTHING_RAN,
     PASSED,
     UNFINISHED,
+    WRONG_CALL,
     Html,
     Json,
     Verbose,
@@ -24,6 +26,9 @@ from opwright.cli.development.on_lines import Sarif, ShownAs, write_on_lines
 from opwright.cli.sweep import Ray, Resume, say, sweep
 from opwright.errors import OpwrightError
 from opwright.sweep.events import Events
+
+if TYPE_CHECKING:
+    from opwright.results.judged import JudgeReport
 
 __all__ = ["FORMATS", "judge"]
 
@@ -75,7 +80,7 @@ def judge(
     from opwright.report.terminal.progress import CheckProgress
     from opwright.workers.spawn import prefork
 
-    refuse_files(json, html)
+    refuse_files(json, html, sarif, write_results)
     if write_results is not None and write_results.exists():
         raise OpwrightError(f"--write-results must name a new file, got {write_results}", fix="name another file")
     if ray is None:
@@ -98,22 +103,41 @@ def judge(
             events=Events(progress.plan, progress.step, progress.done, say),
             **where.options(),
         )
-    write_records(report.to_json(), json, html)
-    show_judged(console(), report, verbose=verbose)
-    write_on_lines(lambda: located_candidates(report), sarif, annotations)
-    if write_results is not None:
-        from opwright.judged.result_files import write_results as write
+    record = report.to_json()
+    files = (
+        lambda: write_records(record, json, None),  # first, as there may be no terminal any more
+        lambda: write_records(record, None, html),
+        lambda: show_judged(console(), report, verbose=verbose),
+        lambda: write_on_lines(lambda: located_candidates(report), sarif, annotations),
+        lambda: _write_results(report, write_results),
+    )
+    unwritten = [wrong for write in files if (wrong := _what_went_wrong(write))]
+    for wrong in unwritten:
+        say(wrong)
+    raise typer.Exit(WRONG_CALL if unwritten else _exit_code(report))
 
-        for candidate, why in write(report, write_results):
-            console().print(f"not in {write_results}: {candidate}: {why}", style="yellow", highlight=False)
-    raise typer.Exit(_exit_code(report))
+
+def _what_went_wrong(write: Callable[[], None]) -> str:
+    """Write a file. If it cannot be written, as on a full disk, the others can: what was judged took hours, perhaps."""
+    try:
+        write()
+    except OpwrightError as error:
+        return str(error)
+    return ""
 
 
-def _exit_code(report: object) -> int:
+def _write_results(report: JudgeReport, file: Path | None) -> None:
+    if file is None:
+        return
+    from opwright.judged.result_files import write_results
+
+    for candidate, why in write_results(report, file):
+        console().print(f"not in {file}: {candidate}: {why}", style="yellow", highlight=False)
+
+
+def _exit_code(report: JudgeReport) -> int:
     from opwright.results import Status
-    from opwright.results.judged import JudgeReport
 
-    assert isinstance(report, JudgeReport)  # imported above only when the command runs
     found = {row.status for row in report.rows}
     if report.partial:
         return INTERRUPTED

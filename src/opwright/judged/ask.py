@@ -32,17 +32,16 @@ def contract_of(request: Request, timeout: float) -> Contract:
 
 def times_of(
     requests: Iterable[Request], verdicts: Sequence[Verdict], device: str | None, timeout: float
-) -> dict[tuple[str, str], Times]:
-    """The times of the candidates that are right, by operator and kernel; or why there are none."""
-    found: dict[tuple[str, str], Times] = {}
+) -> Iterator[tuple[tuple[str, str], Times]]:
+    """Times the candidates that are right, one task after the other: operator and kernel, and the times or why there
+    are none."""
     for request in requests:
         name = request.task.qualname
         right = tuple(v.kernel for v in verdicts if v.op == name and v.status.is_right)
         if right:
             asked = dataclasses.replace(request, timed=right, device=device)
             answer = _answer(asked, f"timing the candidates of {request.task.file}", _TIMES_AS_LONG * timeout)
-            found |= {(name, kernel): _times_in(answer, kernel) for kernel in right}
-    return found
+            yield from (((name, kernel), _times_in(answer, kernel)) for kernel in right)
 
 
 def _times_in(answer: dict[str, Any], kernel: str) -> Times:

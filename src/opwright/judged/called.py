@@ -154,8 +154,12 @@ class CalledTask:
 
     # --- candidates ---
 
-    def candidate(self, file: str, entry: str) -> Callable[..., Any]:
-        """A candidate as a function of the operator's arguments. Its file is run by the first call."""
+    def candidate(self, file: str, entry: str, version: str = "") -> Callable[..., Any]:
+        """A candidate as a function of the operator's arguments. Its file is run by the first call.
+
+        Args:
+            version: changes with the candidate and with its reference, so that no earlier verdict is taken for it.
+        """
         path = Path(file)
         names = _once(functools.partial(load_candidate, path))
 
@@ -185,6 +189,7 @@ class CalledTask:
             inputs, state = self._parted(passed)
             with torch.no_grad(), _own_extensions(path), _as_published(given):
                 function = names()[entry]
+                assert isinstance(version, str)  # a function that does not name it would not have it in its fingerprint
                 if self._constructor:
                     at = self._constants_of(arguments)
                     function = module_of(at, given[0].device)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 from opwright.judged.contract import Inferred, InferredTensor
 from opwright.judged.sources import Source
@@ -130,8 +133,14 @@ def class_of(dtype: str) -> str:
 
 def _attached(task: Task, candidate: Candidate) -> str:
     language = candidate.language or language_of(candidate.file.read_text(errors="replace"))
-    made = f"task.candidate({str(candidate.file)!r}, {candidate.entry!r})"
+    version = _version((candidate.file, candidate.origin, task.file, task.origin, *(f for f, _ in task.more_reference)))
+    made = f"task.candidate({str(candidate.file)!r}, {candidate.entry!r}, {version!r})"
     return f"{task.name}.{language}({made}, name={candidate.name!r})"
+
+
+def _version(files: Iterable[Path | None]) -> str:
+    contents = (file.read_bytes() for file in files if file is not None and file.is_file())
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12]
 
 
 def language_of(text: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from opwright.errors import CheckError
+from opwright.report.files import write_text
 from opwright.results import Status
 from opwright.results.judged import Judged, JudgeReport
 
@@ -42,7 +43,7 @@ def write_results(report: JudgeReport, file: Path) -> list[tuple[str, str]]:
         )
     left_out = {row.candidate: why for row in report.rows if (why := _why_left_out(row))}
     rows = [row for row in report.rows if row.candidate not in left_out]
-    file.write_text("".join(_WRITERS[name](rows) for name in formats))
+    write_text("".join(_WRITERS[name](rows) for name in formats), file)
     return list(left_out.items())
 
 

@@ -23,7 +23,7 @@ from opwright.judged.sources import line_of
 from opwright.judged.task import Candidate, Task
 from opwright.machine import this_machine
 from opwright.results import Status, Verdict
-from opwright.results.judged import Judged, JudgeReport
+from opwright.results.judged import Judged, JudgeReport, Times
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.sweep.events import QUIET, Events
@@ -85,6 +85,8 @@ def judge(
     began = time.monotonic()
     is_confined, in_words = _sandbox(sandbox)
     limit = _limit(memory, options.get("jobs"))
+    if write_contract is None and isinstance(resume := options.get("resume"), str | Path):
+        write_contract = f"{resume}.contracts"  # verdicts belong to contracts in a folder that stays
     in_words += f"; at most {limit / _GIB:.3g} GiB of memory each" if limit else "; no limit on memory"
     with contextlib.ExitStack() as stack:
         stack.enter_context(without_running_tasks())
@@ -99,19 +101,36 @@ def judge(
         operators = [op for r in requests if (op := _loaded(r.file, contracts[r.task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
         verdicts, partial = list[Verdict](), ""
+        finished = list[Verdict]()
+
+        def keep(verdict: Verdict) -> None:
+            finished.append(verdict)
+            events.finished(verdict)
+
         if operators:
             try:
                 options |= {"timeout": timeout, "sandbox": is_confined, "memory": limit / _GIB}
-                verdicts = [*check(*operators, events=events, **options)]
+                verdicts = [*check(*operators, events=dataclasses.replace(events, finished=keep), **options)]
             except Interrupted as interrupted:
                 verdicts, partial = [*interrupted.report], interrupted.report.partial
-        timed = times_of(requests, verdicts, options.get("device"), timeout) if times and not partial else {}
+            except CheckError as error:  # such as a full disk under --resume
+                if not finished:
+                    raise
+                verdicts, partial = finished, f"ended early, after {len(finished)} candidates: {error.message}"
+        timed = dict[tuple[str, str], Times]()
+        if times and not partial:
+            try:
+                for key, found_times in times_of(requests, verdicts, options.get("device"), timeout):
+                    timed[key] = found_times
+            except KeyboardInterrupt:  # verdicts are worth more than times
+                partial = f"interrupted: all were checked, and {len(timed)} were timed"
     if write_contract is None:
         verdicts = [_with_kept_contract(v, str(folder.resolve()), paths) for v in verdicts]
     by_kernel = {(v.op, v.kernel): v for v in verdicts}
+    why_not = "it was not checked: the run ended before" if partial else "it was not checked"
     rows = [
         dataclasses.replace(
-            _row(task, candidate, contracts[task.name], by_kernel.get((task.qualname, candidate.name))),
+            _row(task, candidate, contracts[task.name], by_kernel.get((task.qualname, candidate.name)), why_not),
             times=timed.get((task.qualname, candidate.name)),
         )
         for task in found
@@ -164,8 +183,10 @@ def _limit(memory: float | None, jobs: int | None) -> int:
     return int(memory * _GIB)
 
 
-def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict: Verdict | None) -> Judged:
-    """The row of one candidate. One shape is too little coverage for a pass."""
+def _row(
+    task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict: Verdict | None, why_not: str
+) -> Judged:
+    """The row of one candidate, or why there is no verdict. One shape is too little coverage for a pass."""
     file, reference = candidate.origin or candidate.file, task.origin or task.file
     is_alone = sum(other.file == candidate.file for other in task.candidates) == 1
     shown = str(file) if is_alone else f"{file}:{candidate.entry}"
@@ -175,7 +196,7 @@ def _row(task: Task, candidate: Candidate, contract: Mapping[str, Any], verdict:
     )  # fmt: skip
     if verdict is None:
         status = Status.REFUSED if "error" in contract else Status.INCONCLUSIVE
-        return dataclasses.replace(row, status=status, reason=contract.get("error", "it was not checked"))
+        return dataclasses.replace(row, status=status, reason=contract.get("error", why_not))
     status, reason = verdict.status, verdict.reason
     if contract["has_one_shape"] and status in (Status.PASS, Status.WARNING):
         status, reason = Status.THIN, "one shape only: the reference accepts no others"

@@ -15,10 +15,12 @@ from opwright.report.verdicts import findings_of
 from opwright.results import Status
 from opwright.results.judged import Judged, Times
 
-__all__ = ["Entry", "candidates_of", "names_of"]
+__all__ = ["Entry", "brief", "candidates_of", "names_of"]
 
 # How many parts of a path a name may have.
 _FOLDERS = range(2, 8)
+# Letters of a message in a table. The whole is in the details.
+_LONGEST = 320
 _GOOD = (Status.PASS, Status.REFUSED)
 _SPEEDUP = "{:.2f} ×".format
 
@@ -67,6 +69,18 @@ def names_of(rows: Sequence[Judged]) -> dict[str, str]:
     return names
 
 
+def brief(message: str) -> str:
+    """A finding's message on one line: of a compiler's output, the first error."""
+    lines = message.strip().splitlines() or [""]
+    error = next((line for line in lines[1:] if ": error: " in line or ": fatal error: " in line), "")
+    if not error:
+        text = " ".join(line.strip() for line in lines)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} …"
+    file, _, rest = error.strip().partition(":")
+    begun = lines[0].partition(" [1/")[0].removesuffix(":")
+    return f"{begun}: {Path(file).name}:{rest}"
+
+
 def candidates_of(found: Records) -> dict[str, Any]:
     """The contents of a page about judged candidates."""
     rows = sorted((row for report in found.judged for row in report.rows), key=lambda row: rank(row.status))
@@ -95,7 +109,7 @@ def _entry(row: Judged, name: str, columns: Sequence[Column]) -> Entry:
     findings = findings_of(row.verdict, separate=True) if row.verdict is not None else []
     kinds = tuple(dict.fromkeys(f.check for f in findings if f.status not in _GOOD))
     worst, times = row.worst, _times(row)
-    text = worst.message if worst is not None else row.reason
+    text = brief(worst.message) if worst is not None else row.reason
     values = [column.value(times) if times else 0.0 for column in columns]
     cells = tuple((v or "", c.text(v) if v else "–") for v, c in zip(values, columns, strict=True))
     return Entry(row, name, kinds, text.strip().partition("\n")[0], cells)

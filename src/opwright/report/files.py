@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ def write_text(text: str, file: Path) -> None:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(file)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()  # it would take the space of files that fit
         raise _unwritable(file, error) from None
 
 

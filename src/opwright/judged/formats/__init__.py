@@ -88,7 +88,15 @@ def read_tasks(
             raise TargetError(f"a task must be a file or a folder that exists, got {absent[0]!r}", fix="name another")
         known = "; ".join(f"{name}: {f.TAKES}" for name, f in FORMATS.items())
         raise TargetError(f"{' '.join(paths)} is a task of no format", fix=f"pass one of these. {known}")
-    return _sorted_out(chosen[0].tasks(paths, references, scratch))
+    found, unread = _sorted_out(chosen[0].tasks(paths, references, scratch))
+    said = {path for path, _ in unread}
+    absent = [path for path in paths if path not in said and not any(Path(p).exists() for p in _files_named(path))]
+    return found, [*unread, *((path, "it does not exist") for path in absent)]
+
+
+def _files_named(path: str) -> tuple[str, str]:
+    """A path as it is, and without a function in the file: ``ours.py:softmax``."""
+    return path, path.rpartition(":")[0] or path
 
 
 def _sorted_out(found: Iterable[Task | tuple[str, str]]) -> tuple[list[Task], list[tuple[str, str]]]:

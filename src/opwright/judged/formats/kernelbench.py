@@ -55,7 +55,8 @@ def tasks(paths: Sequence[str], references: Path | None, scratch: Path) -> Itera
 def _files(paths: Sequence[str]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            yield from (f.resolve() for f in sorted(path.rglob("*.py")) if _defines(f, _ENTRY))
+            found = (f for f in sorted(path.rglob("*.py")) if _CANDIDATE.fullmatch(f.stem) or _defines(f, _ENTRY))
+            yield from (f.resolve() for f in found)
         elif path.suffix == ".py" and path.is_file():
             yield path.resolve()
 
@@ -69,16 +70,18 @@ def _defines(file: Path, name: str) -> bool:
 
 def _problem_of(candidate: Path, references: Path | None, given: Sequence[Path]) -> Path | None:
     """The file of a candidate's problem: by the number in its name, or the only one that is given."""
+    only = given[0] if len(given) == 1 else None
     named = _CANDIDATE.search(candidate.stem)
     if named is None:
-        return given[0] if len(given) == 1 else None
+        return only
     level, number = named.group(1), named.group(2)
     folders = [references] if references is not None else [p / "KernelBench" for p in candidate.parents]
     for folder in folders:
         found = sorted((folder / f"level{level}").glob(f"{number}_*.py")) or sorted(folder.glob(f"{number}_*.py"))
         if found:
             return found[0].resolve()
-    return given[0] if len(given) == 1 else None
+    is_another = only is not None and only.stem.partition("_")[0] not in (number, only.stem) and only.stem[0].isdigit()
+    return None if is_another else only
 
 
 def _candidates(files: Sequence[Path]) -> Iterator[Candidate]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from opwright.report.candidates import names_of
+from opwright.report.candidates import brief, names_of
 from opwright.report.statuses import LOOKS
 from opwright.report.terminal.console import one_line
 from opwright.results import Status
@@ -61,7 +61,7 @@ def _finding(row: Judged) -> Text:
     if found is None:
         return Text(one_line(row.reason), "dim")
     case = f"{found.case}: " if found.case else ""
-    return Text(f"{found.check}: {case}{one_line(found.message)}")
+    return Text(f"{found.check}: {case}{one_line(brief(found.message))}")
 
 
 def _times(row: Judged) -> Text:
