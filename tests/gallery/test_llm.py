@@ -126,20 +126,41 @@ def test_the_softmax_in_mojo_is_that_of_torch():
         torch.testing.assert_close(llm.softmax.kernels["mojo"](x), x.softmax(-1))
 
 
+OPERATORS = [name for name in llm.__all__ if isinstance(getattr(llm, name), ow.Op)]
+# In the simulator, a whole check of these takes a minute or two, and they share parts with others.
+LONG = ("attention_backward", "packed_attention", "packed_attention_backward")
+
+
+def check_of(name, device, level="quick"):
+    operator = getattr(llm, name)
+    kernels = [name for name in operator.kernels if (name in ("cpp", "mojo")) == (device == "cpu")]
+    if not kernels:
+        pytest.skip("its kernels are for a GPU")
+    for verdict in ow.check(operator, kernels=kernels, device=device, level=level).verdicts:
+        assert verdict.status == "pass", (verdict.kernel, verdict.findings)
+
+
 # Whole checks, of several seconds each.
 @pytest.mark.parametrize(
     "device",
     [
         pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.compiler]),
-        pytest.param("cpu-sim", marks=[pytest.mark.slow, pytest.mark.triton]),
         pytest.param("cuda", marks=pytest.mark.gpu),
     ],
 )
-@pytest.mark.parametrize("name", [name for name in llm.__all__ if isinstance(getattr(llm, name), ow.Op)])
+@pytest.mark.parametrize("name", OPERATORS)
 def test_every_kernel_passes_the_whole_check(name, device):
-    operator = getattr(llm, name)
-    kernels = [name for name in operator.kernels if (name in ("cpp", "mojo")) == (device == "cpu")]
-    if not kernels:
-        pytest.skip("its kernels are for a GPU")
-    for verdict in ow.check(operator, kernels=kernels, device=device).verdicts:
-        assert verdict.status == "pass", (verdict.kernel, verdict.findings)
+    check_of(name, device)
+
+
+@pytest.mark.triton
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        *((name, "smoke" if name in LONG else "quick") for name in OPERATORS),
+        *(pytest.param(name, "quick", marks=pytest.mark.exhaustive) for name in LONG),
+    ],
+)
+def test_every_kernel_passes_in_the_simulator(name, level):
+    check_of(name, "cpu-sim", level)
