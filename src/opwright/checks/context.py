@@ -311,9 +311,11 @@ class Context:
         return Observation(case, arguments, prepared.compute, before, outputs, call)
 
     def _is_refused(self, case: Case, raised: Raised) -> bool:
-        """Whether a kernel may raise this for a case. One that has returned nothing before takes nothing at all."""
-        has_returned = any(self.records.returned.values())
-        return self.op.contract.own_inputs.may_refuse and case.sample is None and has_returned and is_refusal(raised)
+        """Whether a kernel may raise this for a case. One that returns nothing for the task's own inputs, and has
+        returned nothing before, takes nothing at all."""
+        if not self.op.contract.own_inputs.may_refuse or case.sample is not None or not is_refusal(raised):
+            return False
+        return any(self.records.returned.values()) or any(self.ran(c) for c in self.cases if c.sample is not None)
 
     def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written. A seed is for torch's generators."""

@@ -59,15 +59,28 @@ def is_beyond_hardware(raised: Raised) -> bool:
     return any(raised.kind == kind and words in str(raised) for kind, words in _BEYOND_HARDWARE)
 
 
-_REFUSALS = frozenset({"AssertionError", "LaunchError", "NotImplementedError", "RuntimeError", "ValueError"})
+_REFUSALS = frozenset(
+    {
+        "AssertionError",
+        "CompilationError",  # Triton's, and those that follow
+        "CompileTimeAssertionFailure",
+        "LaunchError",
+        "NotImplementedError",
+        "RuntimeError",
+        "UnsupportedLanguageConstruct",
+        "ValueError",
+    }
+)
 _REFUSED_LAUNCHES = ("CUDA error: invalid argument", "CUDA error: invalid configuration argument")
 
 
 def is_refusal(raised: Raised) -> bool:
-    """Whether an exception may say that a kernel does not take its arguments: no error of a simulator, of a compiler or
-    of an access."""
+    """Whether an exception may say that a kernel does not take its arguments: no error of a simulator or of an access,
+    and of a compiler only Triton's, which compiles a kernel again for each size that is a constant of it."""
     if raised.kind == "AcceleratorError":
         return str(raised.args[0]).startswith(_REFUSED_LAUNCHES)
+    if raised.kind == "KernelError":
+        return str(raised.args[0]).startswith("Triton does not compile")
     return raised.kind in _REFUSALS and not is_lost_gpu(str(raised))
 
 

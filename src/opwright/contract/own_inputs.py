@@ -18,11 +18,16 @@ Samples = Callable[[], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a published format calls correct: ``torch.allclose`` of each output, for the samples."""
+    """What a published format calls correct: ``torch.allclose`` of each output, for the samples.
+
+    Attributes:
+        strict_state: whether a module must take the reference's state with ``load_state_dict(strict=True)``.
+    """
 
     format: str
     atol: float
     rtol: float
+    strict_state: bool = False
 
 
 @dataclass(eq=False)

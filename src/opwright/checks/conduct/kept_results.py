@@ -51,6 +51,7 @@ def _prepares_an_argument(context: Context, draws: Sequence[Prepared], least: in
     """Whether as few steps are enough if only some argument changes: what is kept is made of the others, such as packed
     weights, and not the result."""
     for changed in _with_one_changed(context, draws[0], draws[1]):
+        _steps(context, same_layout(list(draws[0].arguments)))  # it prepares what is not changed
         arguments = same_layout(list(changed.arguments))
         if _steps(context, arguments) > least:
             continue
