@@ -97,6 +97,22 @@ def test_runs_are_read_with_their_problem_and_their_audit(tmp_path: Path) -> Non
     assert 'weight: Annotated[Float8e4m3fn[Tensor, "N K"], ow.inputs.drawn_by(task.drawn_state' in text
 
 
+def test_shapes_may_name_constants_in_other_letters_and_solutions_have_files_after_them(tmp_path: Path) -> None:
+    problems, runs = write_runs(tmp_path)
+    folder = problems / "01_scaled"
+    (folder / "shapes.py").write_text('SHAPES = [{"m": 64, "n": 256, "K": 7}, {"m": 32, "n": 384, "K": 9}]')
+    run, line = runs / f"{_RUN}_solution.py.txt", f"# {'=' * 9}"
+    heading = f"{line}\n{line[:5]} sidecar: own.cu (12 bytes, read by it) {'=' * 5}\n{line}\n"
+    run.write_text(f"{_SOLUTION}\n{heading}\nint own() {{}}\n")
+    (task,), unread = read_tasks([str(run)], tmp_path / "scratch", references=problems)
+    assert not unread
+    assert [dict(case) for case in task.cases] == [{"M": 64, "N": 256, "K": 7}, {"M": 32, "N": 384, "K": 9}]
+    assert {"M % 32 == 0", "N % 128 == 0"} <= set(infer(task).where)
+    (candidate,) = task.candidates
+    assert candidate.file.with_name("own.cu").read_text() == "int own() {}\n"
+    compile(candidate.file.read_text(), "solution", "exec")
+
+
 def test_a_solution_beside_its_problem_needs_no_references(tmp_path: Path) -> None:
     problems, _ = write_runs(tmp_path)
     (problems / "01_scaled" / "solution.py").write_text(_SOLUTION)
@@ -127,6 +143,20 @@ def test_a_run_without_its_problem_is_said(tmp_path: Path) -> None:
     assert not tasks
     assert len(unread) == 3
     assert "--references" in unread[0][1]
+
+
+@pytest.mark.slow  # whole checks
+def test_a_state_that_is_not_taken_is_wrong_by_the_format_alone(tmp_path: Path) -> None:
+    problems, runs = write_runs(tmp_path)
+    for file in [*runs.glob("2_*"), *runs.glob("3_*")]:
+        file.unlink()
+    own = 'self.register_buffer("own", torch.ones(2)); self.register_buffer("scale"'
+    text = _SOLUTION.replace("MOST", "1 << 40").replace('self.register_buffer("scale"', own)
+    (runs / f"2_{_RUN}_solution.py.txt").write_text(text)
+    checks = ["contract", "values", "published rule", "published state"]
+    report = judge(runs, references=problems, checks=checks)
+    found = {Path(row.candidate).name.partition("_")[0]: (row.status, row.by_rule) for row in report.rows}
+    assert found == {"20260101": (Status.PASS, "correct"), "2": (Status.WARNING, "wrong")}
 
 
 @pytest.mark.slow  # whole checks

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from opwright.errors import KernelError
-from opwright.judged.parameters import corresponding
+from opwright.judged.calling.parameters import corresponding
 
 ZEROS, ONES = torch.zeros(4), torch.ones(4)
 A, B, C = (torch.arange(4.0) + n for n in (1, 2, 3))

@@ -22,7 +22,10 @@ from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.contract.shapes.relations import parse_relation
 from opwright.errors import KernelError
-from opwright.judged.parameters import Tensors, corresponding, state_of
+from opwright.judged.calling.as_on_gpu import as_on_gpu, placed
+from opwright.judged.calling.filled_modules import FilledModule
+from opwright.judged.calling.parameters import state_of
+from opwright.judged.shown import Place, Shown
 from opwright.judged.sources import Source, load_candidate
 
 __all__ = ["CalledTask", "parameters_of", "without_running_tasks"]
@@ -52,19 +55,25 @@ class CalledTask:
         reference: the class or the function in it.
         inputs, constructor: the functions in it that return the arguments of a call and of a constructor.
         seed: before each of them.
-        constants: the constants that differ from call to call, each with the argument and the axis that has its size.
+        constants: the constants that differ from call to call, each with the argument and the axis that has its size,
+            or a size that follows from it.
         state: the names of parameters and buffers that are arguments, after the arguments of a call.
         scalars: the arguments of a call that are no tensors, by position.
+        loads_state: whether the format gives parameters to a candidate with ``load_state_dict``.
+        shares_names: whether a candidate's code finds the names of the reference's file.
     """
 
     def __init__(
         self, file: str, reference: str, *, inputs: str, constructor: str = "", seed: int = 42,
-        constants: Mapping[str, tuple[int, int]] | None = None, state: Sequence[str] = (),
-        scalars: Mapping[int, Any] | None = None,
+        constants: Mapping[str, Place] | None = None, state: Sequence[str] = (),
+        scalars: Mapping[int, Any] | None = None, loads_state: bool = False,
+        shares_names: bool = False,
     ) -> None:  # fmt: skip
         self._source = Source(Path(file))
         self._reference, self._inputs, self._constructor, self._seed = reference, inputs, constructor, seed
         self._constants, self._state, self._scalars = constants or {}, tuple(state), scalars or {}
+        self._loads_state, self._shares_names = loads_state, shares_names
+        self._shown = {name: Shown.at(name, place) for name, place in self._constants.items()}
         self._names_at = functools.lru_cache(_MODULES_KEPT)(self._run)
         self._module_at = functools.lru_cache(_MODULES_KEPT)(self._constructed)
 
@@ -107,10 +116,13 @@ class CalledTask:
             if size <= largest:
                 return [self._own_arguments(constants)]
             smaller = [{**values, name: value // 2} for name, value in values.items() if value >= _SMALLEST]
-            smaller = [each for each in smaller if all(relation.holds(each) for relation in relations)]
+            smaller = [each for each in smaller if all(relation.holds(self._sizes(each)) for relation in relations)]
             if not smaller:
                 return []
             values = min(smaller, key=lambda each: max(each.values()))
+            values = {
+                name: self._value(name, size) for name, size in zip(values, self._sizes(values).values(), strict=True)
+            }
 
     def drawn(self, number: int) -> Callable[..., torch.Tensor]:
         """Draws one argument of a call as the task does, for ``ow.inputs.drawn_by``; counted among the tensors."""
@@ -130,10 +142,11 @@ class CalledTask:
 
     def _drawer(self, made: Callable[[Mapping[str, Any]], torch.Tensor]) -> Callable[..., torch.Tensor]:
         parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("shape", "generator")]
-        parameters += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in self._constants]
+        parameters += [inspect.Parameter(s.dim, inspect.Parameter.KEYWORD_ONLY) for s in self._shown.values()]
 
-        def draw(shape: Any, generator: torch.Generator, **constants: int) -> torch.Tensor:
-            names = self._names_at(tuple((name, int(constants[name])) for name in self._constants))
+        def draw(shape: Any, generator: torch.Generator, **sizes: int) -> torch.Tensor:
+            values = ((name, self._value(name, int(sizes[shown.dim]))) for name, shown in self._shown.items())
+            names = self._names_at(tuple(values))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(torch.randint(1 << 31, (), generator=generator)))
                 return made(names).cpu()
@@ -162,43 +175,43 @@ class CalledTask:
         """
         path = Path(file)
         names = _once(functools.partial(load_candidate, path))
+        own, refused = functools.cache(lambda: frozenset(names())), [""]
 
         @functools.lru_cache(_MODULES_KEPT)
-        def module_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> torch.nn.Module:
+        def modules_of(constants: tuple[tuple[str, int], ...], device: torch.device) -> FilledModule:
             def construct() -> torch.nn.Module:
-                arguments = self._constructor_arguments(constants)
-                torch.manual_seed(self._seed)
-                module: torch.nn.Module = names()[entry](*arguments)
-                return module
+                with contextlib.nullcontext() if device.type == "cuda" else placed():
+                    arguments = self._constructor_arguments(constants)
+                    torch.manual_seed(self._seed)
+                    module: torch.nn.Module = names()[entry](*arguments)
+                    return module
 
-            return _in_new_thread(construct).to(device)
-
-        filled_from: dict[tuple[tuple[str, int], ...], dict[str, str]] = {}
-
-        def fill(module: torch.nn.Module, constants: tuple[tuple[str, int], ...], given: Tensors) -> None:
-            """Give a candidate's parameters and buffers the values of the reference's."""
-            own = state_of(module)
-            if constants not in filled_from:  # then they have their constructor's values
-                filled_from[constants] = corresponding(own, given, lambda: state_of(self._module_at(constants)))
-            for name, other in filled_from[constants].items():
-                own[name].data.copy_(given[other])
+            return FilledModule(
+                lambda: _in_new_thread(construct).to(device),
+                lambda: self._module_at(constants),
+                self._loads_state,
+            )
 
         def candidate(*arguments: Any) -> Any:
             passed = tree.map_tensors(torch.Tensor.contiguous, arguments)
             given = tree.tensors(passed)
             inputs, state = self._parted(passed)
             with torch.no_grad(), _own_extensions(path), _as_published(given):
-                function = names()[entry]
+                function, at = names()[entry], self._constants_of(arguments)
                 assert isinstance(version, str)  # a function that does not name it would not have it in its fingerprint
+                if self._shares_names:
+                    others = self._names_at(at)
+                    names().update({name: others[name] for name in others.keys() - own()})
                 if self._constructor:
-                    at = self._constants_of(arguments)
-                    function = module_of(at, given[0].device)
-                    fill(function, at, dict(zip(self._state, state, strict=True)))
+                    modules = modules_of(at, given[0].device)
+                    function = modules.given(dict(zip(self._state, state, strict=True)))
+                    refused[:] = [modules.refused_state]
                 takes_constants = getattr(function, "takes_constants", False)
-                constants = dict(self._constants_of(arguments)) if takes_constants else {}
+                constants = dict(at) if takes_constants else {}
                 returned = function(*self._with_scalars(inputs), **constants)
             return tree.map_tensors(functools.partial(_fresh, given=given), returned)
 
+        candidate.refused_state = lambda: refused[0]  # type: ignore[attr-defined]
         return candidate
 
     # --- shared ---
@@ -223,7 +236,20 @@ class CalledTask:
         return listed
 
     def _constants_of(self, arguments: Sequence[torch.Tensor]) -> tuple[tuple[str, int], ...]:
-        return tuple((name, int(arguments[i].shape[axis])) for name, (i, axis) in self._constants.items())
+        places = self._constants.items()
+        return tuple((name, self._value(name, int(arguments[at[0]].shape[at[1]]))) for name, at in places)
+
+    def _sizes(self, values: Mapping[str, int]) -> dict[str, int]:
+        """The sizes that show some constants, by the names of dims."""
+        return {shown.dim: shown.size(values[name]) for name, shown in self._shown.items()}
+
+    def _value(self, name: str, size: int) -> int:
+        """The value of a constant that a size shows."""
+        shown = self._shown[name]
+        value = size if shown.is_itself else shown.value(size, self._source.constants[name])
+        if value is None:
+            raise KernelError(f"{shown.text} must be the size {size} for some {name}, got none", fix="use another size")
+        return value
 
     def _parted(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The arguments of a call, and those that are parameters and buffers."""
@@ -290,13 +316,13 @@ def _folder_of_extensions(file: Path) -> str:
 
 @contextlib.contextmanager
 def _as_published(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """A block in which extensions that a published file compiles run on the tensors' device."""
+    """A block in which a published file, and the extensions that it compiles, run on the tensors' device."""
     if any(t.is_cuda for t in tensors) and torch.cuda.is_available():
         yield
     else:
         from opwright.backends.cuda.inline_extensions import simulated_extensions  # torch's module warns without a GPU
 
-        with simulated_extensions():
+        with simulated_extensions(), as_on_gpu():
             yield
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opwright.judged.shown import Place
+
 __all__ = ["Inferred", "InferredTensor"]
 
 
@@ -37,7 +39,7 @@ class Inferred:
     Attributes:
         arguments: of the operator: those of a call, then parameters and buffers.
         state: the names of parameters and buffers, as the module has them.
-        constants: by name, the argument and the axis that has their size.
+        constants: by name, the argument and the axis that has their size, or one that follows from it.
         own: sizes of the task's own inputs, by the name of a dim.
         where: relations of the constants.
         fixed: what was taken as fixed, and why; one sentence each.
@@ -47,7 +49,7 @@ class Inferred:
     arguments: tuple[InferredTensor, ...]
     outputs: tuple[InferredTensor, ...]
     state: tuple[str, ...] = ()
-    constants: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    constants: Mapping[str, Place] = field(default_factory=dict)
     own: Mapping[str, int] = field(default_factory=dict)
     where: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()

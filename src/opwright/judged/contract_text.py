@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from opwright.judged.contract import Inferred, InferredTensor
+from opwright.judged.shown import Shown
 from opwright.judged.sources import Source
 from opwright.judged.task import Candidate, Task
 
@@ -46,6 +47,8 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         f"    constants={dict(inferred.constants)!r},",
         f"    state={list(inferred.state)!r},",
         *([f"    scalars={dict(inferred.scalars)!r},"] if inferred.scalars else []),
+        *(["    loads_state=True,"] if task.loads_state else []),
+        *(["    shares_names=True,"] if task.shares_names else []),
         ")",
         "",
         "",
@@ -77,17 +80,15 @@ def declaration(task: Task, inferred: Inferred) -> list[str]:
 
 
 def _sizes(task: Task, inferred: Inferred) -> dict[str, tuple[int, ...]]:
+    """The task's own sizes, and those of its cases that have its own values for the constants that no size shows."""
     fixed = Source(task.file).constants if task.cases else {}
-    cases = [
-        inferred.own,
-        *(
-            case
-            for case in task.cases
-            if inferred.own.keys() <= case.keys()
-            and all(fixed.get(name) == value for name, value in case.items() if name not in inferred.own)
-        ),
-    ]
-    return {name: tuple(case[name] for case in cases) for name in inferred.own}
+    shown = [Shown.at(name, place) for name, place in inferred.constants.items()]
+    names = {each.name for each in shown}
+    cases = [inferred.own]
+    for case in task.cases:
+        if names <= case.keys() and all(fixed.get(n) == value for n, value in case.items() if n not in names):
+            cases.append({each.dim: each.size(case[each.name]) for each in shown})
+    return {name: tuple(case[name] for case in cases if name in case) for name in inferred.own}
 
 
 def _has_custom_values(inferred: Inferred) -> bool:

@@ -38,6 +38,7 @@ class Request:
         memory: the bytes that this process may have; 0 for no limit.
         timed: the candidates to time, by name; if there are none, the contract is inferred.
         device: where they are timed; by default on the GPU, if there is one.
+        seconds: how long other values of constants are tried.
     """
 
     task: Task
@@ -46,6 +47,7 @@ class Request:
     memory: int = 0
     timed: tuple[str, ...] = ()
     device: str | None = None
+    seconds: float = 60.0
 
     @property
     def file(self) -> Path:
@@ -78,7 +80,7 @@ def _contract(request: Request) -> Contract:
         OpwrightError: it cannot, or the task has no contract.
     """
     task = request.task
-    inferred = task.stated or infer(task)
+    inferred = task.stated or infer(task, request.seconds)
     request.file.write_text(contract_text(task, inferred))
     (operator,) = load_target(str(request.file))
     sample_cases(operator.contract)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.checks.limits.resident_memory import usual_limit
-from opwright.checks.outputs import published_rule
+from opwright.checks.outputs import published_rule, published_state
 from opwright.checks.run import Interrupted, check
 from opwright.errors import CheckError, OpwrightError
 from opwright.judged.ask import contract_of, times_of
@@ -36,11 +36,14 @@ _GIB = 1 << 30
 # Calls of ``judge`` in this process, as torch has one operator of a name.
 _calls = itertools.count()
 
+# Of the time that a contract may take, the share in which other values of constants are tried.
+_SHARE_OF_TRIALS = 0.5
+
 # A candidate is a forward on contiguous arguments, on the default stream. No format asks for derivatives, for another
 # stream, or for what torch.library registers.
 CHECKS_OF_CANDIDATES = (
-    "contract", "memory", "values", "published rule", "special values", "inputs unchanged", "global state",
-    "repeated calls", "execution context", "determinism", "configurations", "cheats", "far rows",
+    "contract", "memory", "values", "published rule", "published state", "special values", "inputs unchanged",
+    "global state", "repeated calls", "execution context", "determinism", "configurations", "cheats", "far rows",
     "own work", "protected memory",
 )  # fmt: skip
 
@@ -96,7 +99,8 @@ def judge(
         found, unread = read_tasks([str(p) for p in paths], folder.resolve(), format, given)
         if number := next(_calls):
             found = [dataclasses.replace(task, namespace=f"judged_{number}") for task in found]
-        requests = [Request(task, folder.resolve(), is_confined, limit) for task in found]
+        seconds = _SHARE_OF_TRIALS * timeout
+        requests = [Request(task, folder.resolve(), is_confined, limit, seconds=seconds) for task in found]
         contracts = {request.task.name: contract_of(request, timeout) for request in requests}
         operators = [op for r in requests if (op := _loaded(r.file, contracts[r.task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
@@ -200,7 +204,8 @@ def _row(
     status, reason = verdict.status, verdict.reason
     if contract["has_one_shape"] and status in (Status.PASS, Status.WARNING):
         status, reason = Status.THIN, "one shape only: the reference accepts no others"
-    rule = next((f.message.split()[0] for f in verdict.findings if f.check == published_rule.NAME), "")
+    said = {f.message.split()[0] for f in verdict.findings if f.check in (published_rule.NAME, published_state.NAME)}
+    rule = "wrong" if "wrong" in said else next(iter(said), "")
     return dataclasses.replace(
         row, status=status, by_rule=rule, reason=reason, contract=contract["declared"], fixed=tuple(contract["fixed"]),
         verdict=verdict,

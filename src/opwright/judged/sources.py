@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import re
+import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,7 +58,11 @@ class Source:
         tree = _with_constants(self._tree, constants)
         module = types.ModuleType(name)
         vars(module)["__file__"] = str(self.file)
-        exec(compile(tree, str(self.file), "exec"), vars(module))
+        sys.modules[name] = module  # dataclasses look up the module that defines them
+        try:
+            exec(compile(tree, str(self.file), "exec"), vars(module))
+        finally:
+            del sys.modules[name]
         return vars(module)
 
 

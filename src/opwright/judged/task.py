@@ -55,6 +55,8 @@ class Task:
         stated: the contract, if the task states one; else it is inferred.
         origin: the user's file, if ``file`` was made of it.
         expects_kernel: whether a candidate that leaves all of the work to torch's functions is no answer to the task.
+        loads_state: whether the format gives parameters to a candidate with ``load_state_dict``, strictly.
+        shares_names: whether a candidate's code finds the names of the reference's file, as code that is run after it.
         more_reference: further files that have the reference, each with the function in it, or "" for the whole.
         namespace: that of the operator; each call of ``judge`` in a process has another one.
     """
@@ -73,6 +75,8 @@ class Task:
     stated: Inferred | None = None
     origin: Path | None = None
     expects_kernel: bool = False
+    loads_state: bool = False
+    shares_names: bool = False
     more_reference: tuple[tuple[Path, str], ...] = ()
     namespace: str = "judged"
 

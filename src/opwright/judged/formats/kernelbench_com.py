@@ -15,6 +15,7 @@ from typing import Any
 from opwright.contract.own_inputs import Rule
 from opwright.errors import TargetError
 from opwright.judged.names import unique
+from opwright.judged.sources import Source
 from opwright.judged.task import Candidate, Task
 from opwright.judged.yaml_files import read_yaml
 
@@ -23,6 +24,8 @@ __all__ = ["NAME", "TAKES", "recognises", "tasks"]
 NAME = "kernelbench.com"
 TAKES = "solution.py beside reference.py and problem.yaml, or *_solution.py.txt; --references names the problems"
 _PUBLISHED = "_solution.py.txt"
+# A published solution has the files that it loads after it, each below a heading.
+_SIDECAR = re.compile(r"^# =+\n# =+ sidecar: (\S+) .*\n# =+\n", re.MULTILINE)
 _REFERENCE = "Model"
 _NEEDED = (_REFERENCE, "get_inputs", "get_init_inputs")
 # What people decided of a published run.
@@ -88,8 +91,8 @@ def _task(folder: Path, files: Sequence[Path], scratch: Path, name: str) -> Task
     into, names = scratch / f"sources_{name}", set[str]()
     return Task(
         name, NAME, reference, _REFERENCE, tuple(_candidate(file, stated, into, names) for file in files),
-        constructor="get_init_inputs", rule=Rule(NAME, *_tolerance(stated.get("tolerance"))),
-        cases=tuple(_shapes(folder)), expects_kernel=True,
+        constructor="get_init_inputs", rule=Rule(NAME, *_tolerance(stated.get("tolerance")), strict_state=True),
+        cases=tuple(_shapes(folder)), expects_kernel=True, loads_state=True,
     )  # fmt: skip
 
 
@@ -97,9 +100,12 @@ def _candidate(file: Path, stated: Mapping[str, Any], scratch: Path, names: set[
     """A solution. A published one is copied, because only a file with the suffix of Python can be imported."""
     text = file.read_text(errors="replace")
     name = unique(file.name.removesuffix(_PUBLISHED) if file.name.endswith(_PUBLISHED) else file.parent.name, names)
-    copied = scratch / f"{name}.py"
+    own, *beside = _SIDECAR.split(text)
+    copied = (scratch / name if beside else scratch) / f"{name}.py"
     copied.parent.mkdir(parents=True, exist_ok=True)
-    copied.write_text(text)
+    copied.write_text(own)
+    for name_beside, content in zip(beside[::2], beside[1::2], strict=True):
+        (copied.parent / Path(name_beside).name).write_text(content.lstrip("\n"))
     forbidden = [word for word in stated.get("forbidden") or () if str(word) in text]
     return Candidate(name, copied, _REFERENCE, "wrong" if forbidden else _audited(file), origin=file)
 
@@ -118,8 +124,10 @@ def _audited(file: Path) -> str:
 
 
 def _shapes(folder: Path) -> Iterator[Mapping[str, int]]:
-    """The dictionaries of numbers that ``shapes.py`` lists; none if it computes them."""
-    file = folder / "shapes.py"
+    """The dictionaries of numbers that ``shapes.py`` lists, by the reference's constants, whose names may be in
+    capitals; none if it computes them."""
+    file, constants = folder / "shapes.py", Source(folder / "reference.py").constants
+    names = {name.lower(): name for name in constants} | {name: name for name in constants}
     for node in _parsed(file).body if file.is_file() else []:
         if isinstance(node, ast.Assign | ast.AnnAssign) and "SHAPES" in ast.unparse(node).partition("=")[0]:
             try:
@@ -127,7 +135,7 @@ def _shapes(folder: Path) -> Iterator[Mapping[str, int]]:
             except ValueError:
                 continue
             for shape in listed:
-                yield {key: value for key, value in shape.items() if type(value) is int}
+                yield {names.get(key, key): value for key, value in shape.items() if type(value) is int}
 
 
 def _parsed(file: Path) -> ast.Module:

@@ -1,6 +1,7 @@
 """Infers a contract: runs a reference with other sizes, and keeps what it accepts.
 
-Tensors are fake, so that nothing is computed and no memory is taken, whatever the sizes are.
+Tensors are fake, so that nothing is computed and no memory is taken, whatever the sizes are. A reference that reads
+values runs for real, with small sizes; so does one that takes long.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from opwright.contract.dtypes import short
 from opwright.errors import TargetError
 from opwright.judged.called import parameters_of
 from opwright.judged.contract import Inferred, InferredTensor
-from opwright.judged.inferring.fitting import fit
 from opwright.judged.inferring.reference_run import Axis, Reference, Run
 from opwright.judged.inferring.relations import relations_of
+from opwright.judged.inferring.sizes import divisors, fitted, multiples, sizes_of
+from opwright.judged.inferring.small_runs import fits, is_slow, small_run, timed_run
 from opwright.judged.inferring.value_ranges import Range, float_ranges, integer_range
+from opwright.judged.shown import Place, Shown
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 
@@ -35,28 +38,52 @@ _DRAWN, _MOST_DRAWN = 4, 1 << 20
 _POOL = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 64)
 
 
-def infer(task: Task) -> Inferred:
+def infer(task: Task, seconds: float = math.inf) -> Inferred:
     """Infer the contract of a task.
+
+    Args:
+        seconds: after which no other value is tried.
 
     Raises:
         TargetError: the reference does not run on its own inputs, or has what no contract states.
     """
     source = Source(task.file)
     _refuse_missing(task, source)
-    reference = Reference(task, source)
-    own = reference.run({})
-    if own is None:
-        raise TargetError(
-            f"{task.file}: {task.reference} must run on the inputs of {task.inputs}, got {reference.error}",
-            fix="correct the reference",
-        )
-    _refuse_unstated(task, own)
-    found = _varied(reference.run, source.constants, own)
-    places: Mapping[str, Axis] = {name: _place_of(name, found.dims[: len(own.tensors)]) for name in found.names}
+    reference = Reference(task, source, seconds)
+    own, found = _own_and_varied(task, reference, source)
+    places: Mapping[str, Place] = {
+        shown.name: shown.place(*_place_of(shown.dim, found.dims[: len(own.tensors)])) for shown in found.shown
+    }
     drawn = _drawn_by_the_task(task, source, own)
-    if not found.names and not drawn:
+    if not found.shown and not drawn and not reference.base and not found.untried:
         found, places = _varied_axes(reference, own), {}
     return _stated(reference, own, found, places, drawn, tuple(_fixed(source, own, found, places)))
+
+
+def _own_and_varied(task: Task, reference: Reference, source: Source) -> tuple[Run, _Varied]:
+    """The run with the task's own constants, and what other values change; with smaller ones, where these do not run on
+    fake tensors, or run for long. A constant that is then taken as fixed has its own value again."""
+    cases = (source.constants, *task.cases)
+    own, seconds = timed_run(reference)
+    if own is not None:
+        _refuse_unstated(task, own)
+        if not is_slow(seconds):
+            return own, _varied(reference, source.constants, own, cases)
+    reference.is_real, error, held = own is None, reference.error, set[str]()
+    while (small := small_run(reference, source.constants, held)) is not None:
+        _refuse_unstated(task, small)
+        base = reference.base
+        found = _varied(reference, base, small, cases)
+        names = {shown.name for shown in found.shown}
+        if not (fixed := {n for n, v in base.items() if n not in names and v != source.constants[n]}):
+            return small, dataclasses.replace(found, values=source.constants)
+        held |= fixed
+    if own is not None:  # it is slow, and smaller values do not do
+        return own, _varied(reference, source.constants, own, cases)
+    raise TargetError(
+        f"{task.file}: {task.reference} must run on the inputs of {task.inputs}, got {error}",
+        fix="correct the reference",
+    )
 
 
 def infer_from_run(reference: Reference, own: Run) -> Inferred:
@@ -69,7 +96,7 @@ def _stated(
     reference: Reference,
     own: Run,
     found: _Varied,
-    places: Mapping[str, Axis],
+    places: Mapping[str, Place],
     drawn: Collection[int],
     fixed: tuple[str, ...],
 ) -> Inferred:
@@ -92,8 +119,8 @@ def _stated(
         outputs=tuple(outputs),
         state=tuple(own.state),
         constants=places,
-        own={name: found.values[name] for name in found.names},
-        where=(*(f"{name} >= 1" for name in found.names), *found.where),
+        own={shown.dim: shown.size(found.values[shown.name]) for shown in found.shown},
+        where=(*(f"{shown.dim} >= 1" for shown in found.shown), *found.where),
         fixed=fixed,
         is_random=bool(own.draws),
         returns_tuple=own.returns_tuple,
@@ -132,8 +159,9 @@ def _refuse_unstated(task: Task, own: Run) -> None:
 
 # --- which numbers may differ, and what they determine ---
 
-# Runs, each with the values of all numbers that may differ.
-_Runs = Sequence[tuple[Mapping[str, int], Run | None]]
+_RunOf = Callable[[Mapping[str, int]], Run | None]
+# Values of numbers that the task itself has.
+_Cases = Sequence[Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -141,31 +169,29 @@ class _Varied:
     """Which numbers (constants of the file, or sizes of axes) may differ.
 
     Attributes:
-        names: those whose values the sizes of the arguments show.
+        shown: those whose values the sizes of the arguments show.
         values: the own values of all.
         changing: those that change a size; of these, some are no size of an argument.
-        dims: each size of each argument and output as an expression of ``names``.
-        where: relations of ``names``.
-        accepted: values of ``names`` that the reference accepts.
+        untried: those for which there was no time.
+        dims: each size of each argument and output as an expression of what is shown.
+        where: relations of what is shown.
+        blocks: those relations that hold in all cases of the task, and that the reference does not need.
+        accepted: values of those that are shown, which the reference accepts.
     """
 
-    names: Sequence[str]
+    shown: Sequence[Shown]
     values: Mapping[str, int]
     changing: Sequence[str]
+    untried: Sequence[str]
     dims: Sequence[tuple[str, ...]]
     where: Sequence[str]
+    blocks: Sequence[str]
     accepted: Sequence[Mapping[str, int]]
 
 
-def _varied(run: Callable[[Mapping[str, int]], Run | None], values: Mapping[str, int], own: Run) -> _Varied:
+def _varied(reference: Reference, values: Mapping[str, int], own: Run, cases: _Cases) -> _Varied:
     """Vary each number alone, and then all together."""
-    tried = _vary(run, values, own)
-    names, _ = _fitted(own, values, tried)
-    runs = _together(run, {name: values[name] for name in names}, own)
-    names, dims = _fitted(own, values, {name: tried[name] for name in names}, runs)
-    where = relations_of({n: values[n] for n in names}, [(v, found is not None) for v, found in runs])
-    accepted = [v for v, found in runs if found is not None and v.keys() == set(names)]
-    return _Varied(names, values, list(tried), dims, where, accepted)
+    return _varied_by(lambda chosen: reference.run(chosen), reference, values, own, cases)
 
 
 def _varied_axes(reference: Reference, own: Run) -> _Varied:
@@ -176,7 +202,21 @@ def _varied_axes(reference: Reference, own: Run) -> _Varied:
     def run(chosen: Mapping[str, int]) -> Run | None:
         return reference.run({}, {axis: size for name, size in chosen.items() for axis in groups[name]})
 
-    return _varied(run, values, own)
+    return _varied_by(run, reference, values, own, (values,))
+
+
+def _varied_by(run: _RunOf, reference: Reference, values: Mapping[str, int], own: Run, cases: _Cases) -> _Varied:
+    tried, untried = _vary(run, reference, values, own)
+    shown, _ = fitted(own, values, tried)
+    runs = _together(run, reference, {each.name: values[each.name] for each in shown}, own)
+    shown, dims = fitted(own, values, {each.name: tried[each.name] for each in shown}, runs)
+    names = {each.name for each in shown}
+    accepted = [v for v, found in runs if found is not None and v.keys() == names]
+    stated = [sizes_of(shown, case) for case in (values, *cases) if names <= case.keys()]
+    outcomes = [(sizes_of(shown, v), found is not None) for v, found in runs if names <= v.keys()]
+    where = relations_of(stated[0], [*((sizes, True) for sizes in stated[1:]), *outcomes])
+    blocks = [f"{dim} % {divisor} == 0" for dim, divisor in divisors(shown, cases[1:], reference.elements).items()]
+    return _Varied(shown, values, list(tried), untried, dims, [*multiples(shown), *blocks, *where], blocks, accepted)
 
 
 def _groups_of_axes(reference: Reference, own: Run) -> dict[str, list[Axis]]:
@@ -204,67 +244,39 @@ def _groups_of_axes(reference: Reference, own: Run) -> dict[str, list[Axis]]:
 
 
 def _vary(
-    run: Callable[[Mapping[str, int]], Run | None], values: Mapping[str, int], own: Run
-) -> dict[str, list[tuple[Mapping[str, int], Run]]]:
-    """Runs with another value for one number each, for those numbers that change a size and that may differ."""
-    found = dict[str, list[tuple[Mapping[str, int], Run]]]()
+    run: _RunOf, reference: Reference, values: Mapping[str, int], own: Run
+) -> tuple[dict[str, list[tuple[Mapping[str, int], Run]]], list[str]]:
+    """Runs with another value for one number each, for those numbers that change a size and that may differ; and the
+    numbers of which none was tried."""
+    found, untried = dict[str, list[tuple[Mapping[str, int], Run]]](), list[str]()
     for name, value in values.items():
         runs = list[tuple[Mapping[str, int], Run]]()
+        if not reference.has_time:
+            untried.append(name)
+            continue
         for other in dict.fromkeys((2 * value, value + 1, max(1, value // 2), 3 * value)):
-            if other != value and (one := run({name: other})) is not None:
+            if other != value and fits(reference, {name: other}) and (one := run({name: other})) is not None:
                 runs.append(({**values, name: other}, one))
         runs = [(v, one) for v, one in runs if one.ranks == own.ranks and one.scalars == own.scalars]
         if any(one.shapes != own.shapes for _, one in runs):
             found[name] = runs
-    return found
+    return found, untried
 
 
-def _fitted(
-    own: Run,
-    values_of_own: Mapping[str, int],
-    tried: Mapping[str, Sequence[tuple[Mapping[str, int], Run]]],
-    together: _Runs = (),
-) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The numbers whose values the sizes of the arguments show, and each size as an expression of them.
-
-    A number that changes a size, and is no size of an argument itself, is taken as fixed, and so is one that changes a
-    size in a way that no expression has.
-    """
-    names = list(tried)
-    while True:
-        runs = [(values_of_own, own), *(each for name in names for each in tried[name])]
-        # A run of all numbers tells nothing if one of them is taken as fixed.
-        runs += [(v, r) for v, r in together if r is not None and v.keys() == set(names)]
-        observed = [({name: values[name] for name in names}, run) for values, run in runs]
-        dims = [
-            tuple(_fit_axis(observed, own, i, axis) for axis in range(len(shape))) for i, shape in enumerate(own.shapes)
-        ]
-        arguments = dims[: len(own.tensors)]
-        unknown = [name for name in names if not any(name in each for each in arguments)]
-        unknown = unknown or [name for name in names if any("" in each for each in arguments)][-1:]
-        if not unknown:
-            return names, [tuple(dim or "_" for dim in each) for each in dims]
-        names = [name for name in names if name not in unknown]
-
-
-def _fit_axis(observed: Sequence[tuple[Mapping[str, int], Run]], own: Run, i: int, axis: int) -> str:
-    """The size of one axis as an expression; "" if there is none."""
-    sizes = [(values, run.shapes[i][axis]) for values, run in observed] or [({}, own.shapes[i][axis])]
-    return fit(sizes) or ""
-
-
-def _place_of(name: str, dims: Sequence[tuple[str, ...]]) -> Axis:
-    return next((i, each.index(name)) for i, each in enumerate(dims) if name in each)
+def _place_of(dim: str, dims: Sequence[tuple[str, ...]]) -> Axis:
+    return next((i, each.index(dim)) for i, each in enumerate(dims) if dim in each)
 
 
 def _together(
-    run: Callable[[Mapping[str, int]], Run | None], values: Mapping[str, int], own: Run
+    run: _RunOf, reference: Reference, values: Mapping[str, int], own: Run
 ) -> list[tuple[Mapping[str, int], Run | None]]:
     """Runs with other values for all numbers; None for each that the reference refuses."""
     draw = random.Random(0)
     found = list[tuple[Mapping[str, int], Run | None]]()
     for _ in range(_TRIALS if values else 0):
         chosen = {name: draw.choice((*_POOL, value)) for name, value in values.items()}
+        if not reference.has_time or not fits(reference, chosen):
+            continue
         one = run(chosen)
         found.append((chosen, one if one is not None and one.ranks == own.ranks else None))
     return found
@@ -278,7 +290,8 @@ def _ranges(reference: Reference, own: Run, found: _Varied, *, is_by_constant: b
     ranges = dict[int, Range]()
     for i, tensor in enumerate(own.tensors):
         if not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool:
-            range_ = integer_range([(values, tensors[i]) for values, tensors in drawn])
+            plain = {shown.name for shown in found.shown if shown.is_itself}
+            range_ = integer_range([({n: v for n, v in c.items() if n in plain}, t[i]) for c, t in drawn])
             ranges |= {i: range_} if range_ is not None else {}
     if drawn and not own.draws:
         values, tensors = drawn[-1]
@@ -305,19 +318,23 @@ def _varies(tensor: torch.Tensor) -> bool:
 
 
 def _elements_at(reference: Reference, values: Mapping[str, int]) -> int:
-    run = reference.run(values)
-    return _MOST_DRAWN + 1 if run is None else sum(math.prod(shape) for shape in run.shapes)
+    elements = reference.elements(values)
+    return _MOST_DRAWN + 1 if elements is None else elements
 
 
-def _fixed(source: Source, own: Run, found: _Varied, places: Mapping[str, Axis]) -> Iterator[str]:
+def _fixed(source: Source, own: Run, found: _Varied, places: Mapping[str, Place]) -> Iterator[str]:
     dtypes = ", ".join(dict.fromkeys(short(t.dtype) for t in own.tensors))
     yield f"dtype {dtypes}: the task has no other"
     yield "contiguous arguments: the task makes no others"
     for name, value in source.constants.items():
-        if name in found.changing and name not in places:
+        if name in found.untried:
+            yield f"{name} = {value}: no other value was tried, because the reference takes long"
+        elif name in found.changing and name not in places:
             yield f"{name} = {value}: no size of an argument shows it"
         elif name not in found.changing:
             yield f"{name} = {value}: another value changes no size, or the reference refuses it"
+    for relation in found.blocks:
+        yield f"{relation}: it holds in all cases of the task"
     for name in own.updated:
         yield f"{name}: the reference updates it, and only its results are compared"
     for value in own.scalars.values():

@@ -1,7 +1,13 @@
-"""Runs of a task's reference: on tensors without memory, with other constants or sizes, and on small real ones."""
+"""Runs of a task's reference: on tensors without memory, with other constants or sizes, and on small real ones.
+
+A reference that reads values, such as the lengths of sequences, does not run on tensors without memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +18,7 @@ from opwright import tree
 from opwright.contract.definition.randomness import RandomOperations
 from opwright.internals.compiler import fake_tensors
 from opwright.internals.tensors import version_of
-from opwright.judged.parameters import state_of
+from opwright.judged.calling.parameters import state_of
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 
@@ -60,29 +66,57 @@ class Run:
 
 
 class Reference:
-    """Runs the reference of a task."""
+    """Runs the reference of a task.
 
-    def __init__(self, task: Task, source: Source) -> None:
+    Args:
+        seconds: after which no further run is tried, if one may be left out.
+
+    Attributes:
+        error: the exception of the last run on fake tensors.
+        base: values in the place of the file's own constants, in every run.
+        is_real: whether runs are on real tensors.
+    """
+
+    def __init__(self, task: Task, source: Source, seconds: float = math.inf) -> None:
         self._task, self._source = task, source
+        self._deadline = time.monotonic() + seconds
         self.error = ""
+        self.base: Mapping[str, int] = {}
+        self.is_real = False
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() < self._deadline
 
     def run(self, constants: Mapping[str, int], sizes: Mapping[Axis, int] | None = None) -> Run | None:
-        """One run on fake tensors; None if the reference, or what makes its inputs, raises an exception, whose text
-        ``error`` is.
+        """One run; None if the reference, or what makes its inputs, raises an exception.
 
         Args:
             constants: values in the place of the file's own.
             sizes: sizes in the place of those that the task gives its arguments, parameters and buffers.
         """
         try:
-            with fake_tensors(), RandomOperations() as drawn, torch.no_grad():
+            with self._tensors(), RandomOperations() as drawn, torch.no_grad():
                 function, state = self._function(constants)
                 inputs = self._inputs(constants)
                 drawn.first = ""  # what made the inputs and the parameters drew, too
                 return self._called(function, inputs, state, sizes or {}, drawn)
         except Exception as error:  # the task's own code may raise anything
-            self.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            if not self.is_real:
+                self.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
             return None
+
+    def elements(self, constants: Mapping[str, int]) -> int | None:
+        """How many elements the arguments have; None if the task does not make them. Nothing is computed."""
+        try:
+            with fake_tensors(), torch.no_grad():
+                tensors = [t for t in self._inputs(constants) if isinstance(t, torch.Tensor)]
+                return sum(t.numel() for t in (*tensors, *self._function(constants)[1].values()))
+        except Exception:  # the task's own code may raise anything
+            return None
+
+    def _tensors(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.random.fork_rng(devices=[]) if self.is_real else fake_tensors()
 
     def _called(
         self, function: Any, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], sizes: Mapping[Axis, int],
@@ -105,7 +139,7 @@ class Reference:
 
     def _function(self, constants: Mapping[str, int]) -> tuple[Any, Mapping[str, torch.Tensor]]:
         """The reference, and its parameters and buffers if it is a module."""
-        task, names = self._task, self._source.run(constants)
+        task, names = self._task, self._source.run({**self.base, **constants})
         torch.manual_seed(task.seed)
         if not task.constructor:
             return names[task.reference], {}
@@ -114,7 +148,7 @@ class Reference:
 
     def _inputs(self, constants: Mapping[str, int]) -> tuple[Any, ...]:
         torch.manual_seed(self._task.seed)
-        return tuple(self._source.run(constants)[self._task.inputs]())
+        return tuple(self._source.run({**self.base, **constants})[self._task.inputs]())
 
     def real_tensors(self, constants: Mapping[str, int]) -> tuple[torch.Tensor, ...] | None:
         """The tensors of a call as the task draws them, then parameters and buffers; None if it raises."""
