@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from torch import nn
@@ -95,6 +97,8 @@ def test_code_for_a_gpu_runs_on_tensors_in_memory() -> None:
 def test_what_only_a_gpu_does_is_not_simulated_and_other_errors_stay() -> None:
     with pytest.raises(NotSimulatedError, match="the candidate needs a GPU"), as_on_gpu():
         torch.cuda.Stream()
+    with pytest.raises(NotSimulatedError, match="the module 'no_such_package' must be installed"), as_on_gpu():
+        importlib.import_module("no_such_package")
     with pytest.raises(RuntimeError, match="sizes differ"), as_on_gpu():
         raise RuntimeError("sizes differ")
     assert torch.cuda.synchronize.__module__ == "torch.cuda"

@@ -113,6 +113,16 @@ def test_shapes_may_name_constants_in_other_letters_and_solutions_have_files_aft
     compile(candidate.file.read_text(), "solution", "exec")
 
 
+def test_a_solution_that_imports_what_is_not_installed_is_said(tmp_path: Path) -> None:
+    problems, runs = write_runs(tmp_path)
+    run = runs / f"{_RUN}_solution.py.txt"
+    run.write_text(f"import no_such_package{_SOLUTION}")
+    (task,), ((path, reason),) = read_tasks([str(runs)], tmp_path / "scratch", references=problems)
+    assert Path(path).name == run.name
+    assert "'no_such_package' must be installed" in reason
+    assert len(task.candidates) == 2
+
+
 def test_a_solution_beside_its_problem_needs_no_references(tmp_path: Path) -> None:
     problems, _ = write_runs(tmp_path)
     (problems / "01_scaled" / "solution.py").write_text(_SOLUTION)

@@ -81,6 +81,9 @@ def test_inputs_belong_to_the_constants_that_their_sizes_show(tmp_path: Path) ->
         lengths.add(int(length[0]) % 16)
         assert task.reference(rows, table, length).shape == (2, 3)
     assert len(lengths) > 8
+    (sample,) = task.samples(1 << 12)
+    assert sample[1].shape[1] >= 1
+    assert 0 < int(sample[2][0]) <= 16 * sample[1].shape[1]
 
 
 def test_a_reference_that_fails_on_real_inputs_too_is_refused_with_its_error(tmp_path: Path) -> None:
@@ -131,7 +134,15 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     assert sum("no other value was tried, because the reference takes long" in each for each in found.fixed) == 3
 
 
-@pytest.mark.parametrize(("widths", "expected"), [((256, 384), {"W % 128 == 0"}), ((256, 300), set()), ((256,), set())])
+@pytest.mark.parametrize(
+    ("widths", "expected"),
+    [
+        ((256, 384), {"W % 128 == 0"}),
+        ((512, 1024), {"W % 256 == 0"}),
+        ((256, 300), set()),
+        ((256,), set()),
+    ],
+)
 def test_a_task_that_states_its_cases_has_sizes_like_theirs(
     tmp_path: Path, widths: tuple[int, ...], expected: set[str]
 ) -> None:

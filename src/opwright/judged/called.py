@@ -115,14 +115,20 @@ class CalledTask:
                 size = self._elements(constants)
             if size <= largest:
                 return [self._own_arguments(constants)]
-            smaller = [{**values, name: value // 2} for name, value in values.items() if value >= _SMALLEST]
-            smaller = [each for each in smaller if all(relation.holds(self._sizes(each)) for relation in relations)]
+            smaller = [
+                each
+                for name, value in values.items()
+                if value >= _SMALLEST and (half := self._halved(name, value)) < value
+                for each in [{**values, name: half}]
+                if all(relation.holds(self._sizes(each)) for relation in relations)
+            ]
             if not smaller:
                 return []
             values = min(smaller, key=lambda each: max(each.values()))
-            values = {
-                name: self._value(name, size) for name, size in zip(values, self._sizes(values).values(), strict=True)
-            }
+
+    def _halved(self, name: str, value: int) -> int:
+        """Half of a constant's value, as the size shows it that it has."""
+        return self._value(name, self._shown[name].size(value // 2))
 
     def drawn(self, number: int) -> Callable[..., torch.Tensor]:
         """Draws one argument of a call as the task does, for ``ow.inputs.drawn_by``; counted among the tensors."""

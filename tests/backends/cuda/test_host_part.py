@@ -120,7 +120,7 @@ torch::Tensor sums(torch::Tensor x, torch::optional<torch::Tensor> start) {
   int m = sizes[0], n = sizes.back(), width = 1;
   while (width < n && width < 16) width *= 2;
   auto options = torch::TensorOptions().dtype(x.dtype()).device(x.device());
-  auto out = start.has_value() ? start.value().clone() : torch::zeros({m}, options);
+  auto out = start.has_value() ? start.value().clone() : torch::zeros({m}, x.device());
   const dim3 block(width, HALF_OF_A_BLOCK);  // to a parser, a declaration of a function
   const dim3 grid((n + block.x - 1) / block.x, (m + block.y - 1) / block.y);
   sums<<<grid, block>>>(x.data_ptr<float>(), out.data_ptr<float>(), m, n);

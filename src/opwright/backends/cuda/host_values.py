@@ -156,7 +156,8 @@ def _data(tensor: torch.Tensor, type_name: str = "") -> torch.Tensor:
 
 
 def _sized(sizes: Any, dtype: Any = None) -> tuple[list[int], torch.dtype]:
-    chosen = dtype.dtype if isinstance(dtype, Options) else torch.float32 if dtype is None else dtype
+    """A shape, and the dtype of options: float32 if they are a device only, or none."""
+    chosen = dtype.dtype if isinstance(dtype, Options) else dtype if isinstance(dtype, torch.dtype) else torch.float32
     return [sizes] if isinstance(sizes, int) else list(sizes), chosen
 
 

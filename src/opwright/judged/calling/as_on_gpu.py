@@ -69,7 +69,7 @@ def as_on_gpu() -> Iterator[None]:
     """The block.
 
     Raises:
-        NotSimulatedError: the code needs a GPU for something else.
+        NotSimulatedError: the code needs a GPU for something else, or a package that is not here.
     """
     answers = _answers()
     before = {name: getattr(torch.cuda, name) for name in answers}
@@ -78,6 +78,8 @@ def as_on_gpu() -> Iterator[None]:
             setattr(torch.cuda, name, answer)
         with placed():
             yield
+    except ModuleNotFoundError as error:
+        raise NotSimulatedError(f"the module {error.name!r} must be installed", fix="install its package") from error
     except (RuntimeError, AssertionError) as error:
         if isinstance(error, NotSimulatedError) or not any(words in str(error) for words in _NO_GPU):
             raise

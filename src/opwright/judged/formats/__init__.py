@@ -115,5 +115,6 @@ def _sorted_out(found: Iterable[Task | tuple[str, str]]) -> tuple[list[Task], li
 
 
 def _missing_package(candidate: Candidate) -> str:
-    file = candidate.origin or candidate.file
-    return missing_package(file.read_text(errors="replace"), file) if file.suffix == ".py" else ""
+    # What is published under another suffix is copied; a file that is made of one in JSON imports opwright alone.
+    file = next((f for f in (candidate.origin, candidate.file) if f is not None and f.suffix == ".py"), None)
+    return missing_package(file.read_text(errors="replace"), file) if file is not None else ""

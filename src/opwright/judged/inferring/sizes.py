@@ -19,9 +19,9 @@ Tried = Mapping[str, Sequence[tuple[Mapping[str, int], Run]]]
 Dims = list[tuple[str, ...]]
 
 # What blocks of kernels have; and so many cases show that sizes are multiples of it.
-_SMALLEST_BLOCK, _LARGEST_BLOCK, _SEVERAL = 32, 128, 2
+_SMALLEST_BLOCK, _LARGEST_BLOCK, _SEVERAL = 32, 256, 2
 # Elements of the smallest arguments: more take too long in a simulator.
-_MOST_ELEMENTS = 1 << 18
+_MOST_ELEMENTS = 1 << 20
 _MULTIPLE = re.compile(r"(\d+)\*\w+([+-]\d+)?")
 
 
