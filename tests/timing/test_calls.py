@@ -84,6 +84,7 @@ def test_what_has_no_gradient_or_no_guard_has_no_such_rows() -> None:
     assert BACKWARD[0] in [way.way for way in found.ways]
 
 
+@pytest.mark.slow  # times each way of calling an operator, and builds two
 def test_a_way_that_raises_is_an_error_and_the_others_are_timed() -> None:
     operator = scaling("raises")
     operator.python(lambda x, a: a * x, name="right")
