@@ -58,6 +58,11 @@ def keeps_by_address(x, w):
         kept[key] = compute(x, w)
     return kept[key].clone()
 
+def packs_without_looking(x, w):
+    if packed.get("key") != id(w):
+        packed.update(key=id(w), of=(w * 1 * 1).contiguous())
+    return torch.tanh(x) * packed["of"]
+
 def imports_the_reference(x, w):
     sys.path.insert(0, str(Path(__file__).parent))
     from reference import scaled
@@ -146,6 +151,13 @@ def packs_weights(x, w):
         packed[key] = (w * 1).contiguous()
     return torch.tanh(x) * packed[key]
 
+def packs_the_same_tensor(x, w):
+    if w.is_inference():
+        return compute(x, w)
+    if not last or last[0] is not w or last[1] != w._version:
+        last[:] = [w, w._version, (w * 1 * 1).contiguous()]
+    return torch.tanh(x) * last[2]
+
 def keeps_a_table_by_size(x, w):
     if x.shape not in packed:
         packed[x.shape] = torch.ones(x.shape)
@@ -204,6 +216,7 @@ NAMED = {
     "keeps_by_value": "cheats: it keeps results: for equal values at other addresses",
     "keeps_by_object": "cheats: it keeps results: for the same tensors again",
     "keeps_by_address": "cheats: it keeps results by the addresses of its arguments",
+    "packs_without_looking": "repeated calls: call 2 of the same sizes",
     "imports_the_reference": "cheats: it reads the file of the reference",
     "finds_the_reference": "cheats: it calls the reference",
     "reads_the_reference": "cheats: it reads the file of the reference",
@@ -230,7 +243,7 @@ def judged(tmp_path: Path, names: list[str]) -> dict[str, Judged]:
     return {row.candidate.rpartition(":")[2]: row for row in report.rows}
 
 
-@pytest.mark.slow  # whole checks of 18 candidates
+@pytest.mark.slow  # whole checks of 19 candidates
 def test_each_cheat_is_named(tmp_path: Path) -> None:
     rows = judged(tmp_path, list(NAMED))
     assert rows.keys() == NAMED.keys()

@@ -48,6 +48,29 @@ def test_which_exceptions_refuse_a_size(kind: str, text: str, expected: bool) ->
 
 
 @pytest.mark.slow  # whole checks
+def test_a_candidate_may_refuse_inference_mode_and_must_not_be_wrong_in_it(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(_PROBLEM)
+    mode = "torch.is_inference_mode_enabled()"
+    texts = {
+        "refuses": _CANDIDATE.replace("CONDITION", mode),
+        "wrong": _CANDIDATE.replace('if CONDITION: raise ValueError("columns")', f"x = x * (2 if {mode} else 1)"),
+        "lazy": _CANDIDATE.replace("CONDITION", "False").replace(
+            "return e / e.sum(1, keepdim=True)", "return (e / e.sum(1, keepdim=True)).as_subclass(Lazy)"
+        )
+        + "class Lazy(torch.Tensor): pass\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    candidates = [tmp_path / f"{name}.py" for name in texts]
+    report = judge(tmp_path / "problem.py", *candidates, checks=["values", "execution context"])
+    found = {Path(row.candidate).stem: row for row in report.rows}
+    assert {name: row.status for name, row in found.items()} == {
+        "refuses": Status.PASS, "wrong": Status.FAIL, "lazy": Status.FAIL,
+    }  # fmt: skip
+    assert "a result must be a torch.Tensor, got a Lazy" in found["lazy"].worst.message  # type: ignore[union-attr]
+
+
+@pytest.mark.slow  # whole checks
 def test_a_candidate_may_refuse_other_sizes_than_the_task_s(tmp_path: Path) -> None:
     (tmp_path / "problem.py").write_text(_PROBLEM)
     conditions = {"multiples": "x.shape[1] % 32", "none": "True", "unknown": "x.shape[1] != columns"}

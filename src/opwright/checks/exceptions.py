@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import torch
+
 from opwright.errors import CompileTimeoutError, NotSimulatedError
 from opwright.target import Engine, engines_here
 
@@ -113,7 +115,8 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
 
 def pass_on_refusal(error: Exception) -> None:
     """Raise what says nothing about the kernel: a simulator does not have it, or its compilation was stopped."""
-    is_not_simulated = isinstance(error, NotSimulatedError) and Engine.SIMULATOR in engines_here()
+    has_other_engine = Engine.SIMULATOR in engines_here() or not torch.cuda.is_available()
+    is_not_simulated = isinstance(error, NotSimulatedError) and has_other_engine
     if is_not_simulated or isinstance(error, CompileTimeoutError):
         raise error
 

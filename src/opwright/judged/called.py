@@ -333,7 +333,15 @@ def _as_published(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def _fresh(output: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A result as an operator returns it: contiguous, in memory of its own. No format asks that of a candidate."""
+    """A result as an operator returns it: contiguous, in memory of its own. No format asks that of a candidate.
+
+    Raises:
+        KernelError: it is of a class of its own, which may compute when it is read.
+    """
+    if type(output) not in (torch.Tensor, torch.nn.Parameter):
+        raise KernelError(
+            f"a result must be a torch.Tensor, got a {type(output).__name__}", fix="return a plain tensor"
+        )
     output = output.detach().contiguous()
     pointers = {t.untyped_storage().data_ptr() for t in given}
     return output.clone() if output.untyped_storage().data_ptr() in pointers else output

@@ -20,7 +20,7 @@ from opwright.checks.check import Check, Process
 from opwright.checks.chosen_cases import typical_cases
 from opwright.checks.comparison.difference import different_bits
 from opwright.checks.context import Context
-from opwright.checks.exceptions import Raised
+from opwright.checks.exceptions import Raised, is_refusal
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, SkippedCase, copy_of, to_cpu
 from opwright.results import Finding, NotChecked, Status
@@ -79,17 +79,26 @@ class _Surrounding:
     only_for: Callable[[Op], bool] = lambda op: True
 
 
-def _difference(context: Context, run: Observation, around: _Surrounding) -> Finding | None:
+def _difference(context: Context, run: Observation, around: _Surrounding) -> Finding | NotChecked | None:
     with around.block():
         if around.remedy and _reference_differs(run):
             return None
         results = [_returned(context, run, same_layout(list(run.arguments)), around.call) for _ in range(around.calls)]
+    if (refused := next((each for each in results if _is_refused(context, each)), None)) is not None:
+        return NotChecked(NAME, f"{around.words}: the kernel raises {str(refused).splitlines()[0]}")
     wrong = next((wrong for each in results if (wrong := is_right(context, run, each)) is not None), None)
     if wrong is None:
         return None
     if around.remedy:
         return Finding(NAME, Status.WARNING, str(run.case), f"{around.words}: {wrong}", remedy=around.remedy)
     return context.failed(NAME, str(run.case), f"{around.words}: {wrong}")
+
+
+def _is_refused(context: Context, returned: tuple[Any, ...] | Raised) -> bool:
+    """Whether a kernel of a published task raises: no format has such calls, and what is not simulated is unknown."""
+    if not context.op.contract.own_inputs.may_refuse or not isinstance(returned, Raised):
+        return False
+    return is_refusal(returned) or returned.kind == "NotSimulatedError"
 
 
 def _of_one_tensor(context: Context, run: Observation) -> Finding | None:

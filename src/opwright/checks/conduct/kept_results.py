@@ -49,18 +49,37 @@ def kept_results(context: Context, draws: Sequence[Prepared]) -> str:
 
 def _prepares_an_argument(context: Context, draws: Sequence[Prepared], least: int) -> bool:
     """Whether as few steps are enough if only some argument changes: what is kept is made of the others, such as packed
-    weights, and not the result."""
-    for changed in _with_one_changed(context, draws[0], draws[1]):
-        _steps(context, same_layout(list(draws[0].arguments)))  # it prepares what is not changed
-        arguments = same_layout(list(changed.arguments))
-        if _steps(context, arguments) > least:
-            continue
-        if is_right(context, changed, context.results(same_layout(list(changed.arguments)))) is None:
+    weights, and not the result. If it is kept for the same tensors only, it has to be made anew where these have been
+    written to: another value may be at the same address later."""
+    for i, changed in _with_one_changed(context, draws[0], draws[1]):
+        given = same_layout(list(draws[0].arguments))
+        _steps(context, given)  # it prepares what is not changed
+        copied = same_layout(list(changed.arguments))
+        if _is_enough(context, changed, copied, least):
+            return True
+        _steps(context, given)
+        same = [*given[:i], copied[i], *given[i + 1 :]]
+        if _is_enough(context, changed, same, least) and _looks_for_changes(context, same, i, least):
             return True
     return False
 
 
-def _with_one_changed(context: Context, one: Prepared, other: Prepared) -> Iterator[Prepared]:
+def _is_enough(context: Context, draw: Prepared, arguments: list[Any], least: int) -> bool:
+    """Whether a call takes as few steps, and a call gives right results."""
+    if _steps(context, arguments) > least:
+        return False
+    return is_right(context, draw, context.results(arguments)) is None
+
+
+def _looks_for_changes(context: Context, arguments: list[Any], changed: int, least: int) -> bool:
+    """Whether a call takes more steps after the arguments but one were written to, though the values are the same."""
+    for tensor in tree.tensors([value for i, value in enumerate(arguments) if i != changed]):
+        tensor.copy_(tensor.clone())
+    return _steps(context, arguments) > least
+
+
+def _with_one_changed(context: Context, one: Prepared, other: Prepared) -> Iterator[tuple[int, Prepared]]:
+    """For each argument that has another value alone, its number and the arguments."""
     stated = context.op.contract.signature.arguments
     tensors = [i for i, a in enumerate(stated) if tree.tensors([one.arguments[i]]) and not a.goes_together]
     for i in tensors if len(tensors) > 1 else ():
@@ -68,7 +87,7 @@ def _with_one_changed(context: Context, one: Prepared, other: Prepared) -> Itera
         arguments[i] = other.arguments[i]
         changed = context.prepare_with(one.case, arguments)
         if not isinstance(changed, SkippedCase):
-            yield changed
+            yield i, changed
 
 
 def _steps(context: Context, arguments: Sequence[Any]) -> int:

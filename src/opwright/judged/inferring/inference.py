@@ -215,7 +215,7 @@ def _varied_by(run: _RunOf, reference: Reference, values: Mapping[str, int], own
     stated = [sizes_of(shown, case) for case in (values, *cases) if names <= case.keys()]
     outcomes = [(sizes_of(shown, v), found is not None) for v, found in runs if names <= v.keys()]
     where = relations_of(stated[0], [*((sizes, True) for sizes in stated[1:]), *outcomes])
-    blocks = [f"{dim} % {divisor} == 0" for dim, divisor in divisors(shown, cases[1:], reference.elements).items()]
+    blocks = [f"{dim} % {divisor} == 0" for dim, divisor in divisors(shown, cases, reference.elements).items()]
     return _Varied(shown, values, list(tried), untried, dims, [*multiples(shown), *blocks, *where], blocks, accepted)
 
 

@@ -76,7 +76,7 @@ def divisors(
         elements: how many elements arguments have with some constants; None if the reference takes none such.
     """
     listed = [sizes_of(shown, case) for case in cases if {each.name for each in shown} <= case.keys()]
-    if len(listed) < _SEVERAL:
+    if len({tuple(sizes.values()) for sizes in listed}) < _SEVERAL:
         return {}
     common = {each.dim: math.gcd(*(sizes[each.dim] for sizes in listed)) for each in shown}
     powers = {dim: min(number & -number, _LARGEST_BLOCK) for dim, number in common.items()}
