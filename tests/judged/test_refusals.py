@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from opwright.checks.exceptions import Raised, is_refusal
 from opwright.judged.run import judge
@@ -58,6 +59,7 @@ def test_a_candidate_may_refuse_inference_mode_and_must_not_be_wrong_in_it(tmp_p
             "return e / e.sum(1, keepdim=True)", "return (e / e.sum(1, keepdim=True)).as_subclass(Lazy)"
         )
         + "class Lazy(torch.Tensor): pass\n",
+        "needs_a_gpu": _CANDIDATE.replace('if CONDITION: raise ValueError("columns")', "torch.cuda.Stream()"),
     }
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
@@ -66,6 +68,7 @@ def test_a_candidate_may_refuse_inference_mode_and_must_not_be_wrong_in_it(tmp_p
     found = {Path(row.candidate).stem: row for row in report.rows}
     assert {name: row.status for name, row in found.items()} == {
         "refuses": Status.PASS, "wrong": Status.FAIL, "lazy": Status.FAIL,
+        "needs_a_gpu": Status.PASS if torch.cuda.is_available() else Status.REFUSED,
     }  # fmt: skip
     assert "a result must be a torch.Tensor, got a Lazy" in found["lazy"].worst.message  # type: ignore[union-attr]
 

@@ -17,8 +17,8 @@ from opwright.errors import CompileTimeoutError, NotSimulatedError
 from opwright.target import Engine, engines_here
 
 __all__ = [
-    "Raised", "in_words", "is_beyond_hardware", "is_lost_gpu", "is_refusal", "pass_on_refusal", "place_of", "text_of",
-    "where_raised",
+    "Raised", "in_words", "is_beyond_hardware", "is_lost_gpu", "is_refusal", "pass_on_refusal", "place_of", "simulates",
+    "text_of", "where_raised",
 ]  # fmt: skip
 
 
@@ -113,11 +113,14 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
     return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
 
 
+def simulates() -> bool:
+    """Whether kernels for GPUs run without one, so that there may be what no simulator has."""
+    return Engine.SIMULATOR in engines_here() or not torch.cuda.is_available()
+
+
 def pass_on_refusal(error: Exception) -> None:
     """Raise what says nothing about the kernel: a simulator does not have it, or its compilation was stopped."""
-    has_other_engine = Engine.SIMULATOR in engines_here() or not torch.cuda.is_available()
-    is_not_simulated = isinstance(error, NotSimulatedError) and has_other_engine
-    if is_not_simulated or isinstance(error, CompileTimeoutError):
+    if (isinstance(error, NotSimulatedError) and simulates()) or isinstance(error, CompileTimeoutError):
         raise error
 
 

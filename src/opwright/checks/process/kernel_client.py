@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.exceptions import Raised
+from opwright.checks.exceptions import Raised, simulates
 from opwright.checks.kernel_calls import Call, Gradients, Layout, Meanwhile
 from opwright.checks.process.messages import KINDS, Compiled, Doing, Found, Message, Notice, Unchecked, Unconfirmed
 from opwright.contract.signature import Signature
 from opwright.errors import CheckError, CompileTimeoutError
 from opwright.results import Finding, NotChecked
-from opwright.target import Engine, engines_here
 from opwright.workers.messages import message_of
 from opwright.workers.wire import BrokenAnswer, Connection, dtype_named, read_tensors
 
@@ -188,7 +187,7 @@ def _raise_failure(header: Mapping[str, Any]) -> None:
     """Raise what kept the other process from answering, which is no fault of the kernel."""
     if "no memory" in header:
         raise torch.OutOfMemoryError(str(header["no memory"]))
-    if "not simulated" in header and Engine.SIMULATOR in engines_here():
+    if "not simulated" in header and simulates():
         raise NotSimulated(str(header["not simulated"]))
     if "compiled too long" in header:
         raise CompileTimeoutError(str(header["compiled too long"]))
