@@ -101,6 +101,8 @@ def test_shapes_may_name_constants_in_other_letters_and_solutions_have_files_aft
     problems, runs = write_runs(tmp_path)
     folder = problems / "01_scaled"
     (folder / "shapes.py").write_text('SHAPES = [{"m": 64, "n": 256, "K": 7}, {"m": 32, "n": 384, "K": 9}]')
+    reference = folder / "reference.py"  # its own inputs are a case, too
+    reference.write_text(reference.read_text().replace("M = 4\nN = 8\n", "M = 64\nN = 256\n"))
     run, line = runs / f"{_RUN}_solution.py.txt", f"# {'=' * 9}"
     heading = f"{line}\n{line[:5]} sidecar: own.cu (12 bytes, read by it) {'=' * 5}\n{line}\n"
     run.write_text(f"{_SOLUTION}\n{heading}\nint own() {{}}\n")
