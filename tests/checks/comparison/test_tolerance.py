@@ -351,3 +351,17 @@ def test_an_intermediate_result_may_be_flushed_before_it_is_multiplied():
     expected = computation(lambda x: (x * 1.0) * 20.0, x)
     assert wrong(expected, torch.tensor([0.0, 4e-19])) == 0
     assert wrong(expected, torch.tensor([6e-38, 0.0])) == 1
+
+
+@pytest.mark.parametrize("groups", [4, 16])
+def test_a_group_norm_may_round_the_terms_that_cancel_and_no_more(groups):
+    x, weight, bias = normal(500, 16), normal(16, seed=1), normal(16, seed=2)
+
+    def after(swish):
+        return lambda x, *others: torch.group_norm(swish(x), groups, *others)
+
+    found = computation(after(lambda x: x * torch.sigmoid(x)), x, weight, bias)
+    other = after(lambda x: x * (1 / (1 + torch.exp(-x))))(x, weight, bias)
+    assert not wrong(found, other)  # where a group has one element, all of it cancels
+    assert wrong(found, other * (1 + 2e-4)) > found.exact[0].numel() // 2
+    assert bool(wrong(found, after(lambda x: (x * torch.sigmoid(x)).half().float())(x, weight, bias))) is (groups < 16)

@@ -78,3 +78,14 @@ def ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     flushes = limits.tiny < 1e-30
     power = (magnitude.view(torch.int64) & _EXPONENT).view(torch.float64)  # the next lower power of two
     return power.mul_(limits.eps).clamp_min_(limits.tiny if flushes else limits.tiny * limits.eps)
+
+
+def terms_of_group_norm(x: torch.Tensor, weight: torch.Tensor | None, scale: torch.Tensor) -> torch.Tensor:
+    """The size of the two terms of a group norm, x · a and b − mean · a, as torch computes it: they are rounded, and
+    may cancel, as in groups of one element.
+
+    Args:
+        scale: of each group, 1 / its standard deviation.
+    """
+    size = (x.abs().reshape(*scale.shape, -1) * scale.unsqueeze(-1)).reshape(x.shape)
+    return size if weight is None else size * weight.abs().reshape(-1, *[1] * (x.dim() - 2))

@@ -17,6 +17,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.attention import FusedAttentionInSteps
 from opwright.checks.comparison.decisions import Decisions
+from opwright.checks.comparison.magnitudes import terms_of_group_norm
 from opwright.checks.comparison.operations import MULTIPLIES, Operations, is_floating, only_moves
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.process_groups import waited
@@ -236,6 +237,8 @@ class _Perturbed(_Exactly):
             out = out + self._noise(out.shape) * self._finest
         elif name in _TIMES_BOUNDED and is_floating(out):
             out = out + self._noise(out.shape) * self._finest * args[0].abs()
+        elif name == "native_group_norm" and is_floating(args[0]):
+            out = (out[0] + self._noise(out[0].shape) * self._finest * terms_of_group_norm(*args[:2], out[2]), *out[1:])
         elif name.startswith("_fft_"):
             dims = tuple(args[1])
             out = tree.map_tensors(lambda t: self._off_by_the_mean(t, dims), out)
