@@ -108,7 +108,7 @@ def test_a_right_candidate_may_use_temporary_files_and_programs(tmp_path: Path) 
 def test_without_a_sandbox_the_report_says_so(tmp_path: Path) -> None:
     report = judged(tmp_path, HOSTILE.partition("def removes")[0], sandbox="off")
     assert report.rows[0].status is Status.PASS
-    assert report.sandbox == "no sandbox: it was switched off"
+    assert report.sandbox.startswith("no sandbox: it was switched off; at most ")
     assert (tmp_path / "written").exists()
 
 

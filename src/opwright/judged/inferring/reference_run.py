@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -77,12 +78,14 @@ class Reference:
         is_real: whether runs are on real tensors.
     """
 
+    error = ""
+    base: Mapping[str, int] = MappingProxyType({})
+    is_real = False
+    _deadline = math.inf
+
     def __init__(self, task: Task, source: Source, seconds: float = math.inf) -> None:
         self._task, self._source = task, source
         self._deadline = time.monotonic() + seconds
-        self.error = ""
-        self.base: Mapping[str, int] = {}
-        self.is_real = False
 
     @property
     def has_time(self) -> bool:
