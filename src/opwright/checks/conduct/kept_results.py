@@ -6,6 +6,7 @@ torch's dispatcher are counted, which are the same each time for whoever compute
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared, SkippedCase
 from opwright.internals.compiler import DispatchMode
 
-__all__ = ["kept_results"]
+__all__ = ["kept_results", "uncounted"]
 
 # What a kernel sets up, it sets up in the first of these calls.
 _FIRST_CALLS = 2
@@ -104,10 +105,24 @@ def _steps(context: Context, arguments: Sequence[Any]) -> int:
     return counting.steps
 
 
+_uncounted: list[None] = []
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """A block whose steps are not a kernel's, such as those of giving parameters to a published module. Whoever enters
+    it does so in each call, as entering it counts."""
+    _uncounted.append(None)
+    try:
+        yield
+    finally:
+        _uncounted.pop()
+
+
 def _profiled(counting: _Counting, call: Callable[[], Any]) -> None:
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         if event in ("call", "c_call"):
-            counting.steps += 1
+            counting.steps += not _uncounted
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -125,5 +140,5 @@ class _Counting(DispatchMode):  # type: ignore[misc]  # found at run time
         self.steps = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.steps += 1
+        self.steps += not _uncounted
         return function(*args, **(kwargs or {}))

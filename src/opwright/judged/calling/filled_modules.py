@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from opwright.checks.conduct.kept_results import uncounted
 from opwright.judged.calling.parameters import Tensors, corresponding, state_of
 
 __all__ = ["FilledModule"]
@@ -37,7 +38,11 @@ class FilledModule:
         self._pairs: Mapping[str, str] | None = None
 
     def given(self, values: Tensors) -> torch.nn.Module:
-        """A module that has these values."""
+        """A module that has these values. A kernel that takes no longer without a new one keeps nothing of its own."""
+        with uncounted():
+            return self._having(values)
+
+    def _having(self, values: Tensors) -> torch.nn.Module:
         if self._module is None or not self._has(values):
             self._module = self.construct()
             self._given = {name: t.clone() for name, t in values.items()}
