@@ -133,7 +133,7 @@ def test_any_answer_is_an_answer_or_broken(name, header, payload):
     with checker, kernel:
         kernel.sendall(struct.pack("<QQ", len(text), len(payload)) + text + payload)
         kernel.shutdown(socket.SHUT_WR)
-        calls = RemoteCalls(Connection(checker), add.contract.signature, lambda message: None)
+        calls = RemoteCalls(Connection(checker), add.contract, lambda message: None)
         with contextlib.suppress(BrokenAnswer, Ended, Raised):  # Raised: the answer says that the kernel did
             CALLS[name](calls, torch.ones(2))
 

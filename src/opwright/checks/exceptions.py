@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from opwright.contract.contract import Contract
 from opwright.errors import CompileTimeoutError, NotSimulatedError
 from opwright.target import Engine, engines_here
 
@@ -113,14 +114,16 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
     return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
 
 
-def simulates() -> bool:
-    """Whether kernels for GPUs run without one, so that there may be what no simulator has."""
-    return Engine.SIMULATOR in engines_here() or not torch.cuda.is_available()
+def simulates(contract: Contract | None = None) -> bool:
+    """Whether kernels for GPUs run without one, so that there may be what no simulator has: in a simulator, and those
+    of a published task in any language, if the contract is of one."""
+    is_published = contract is not None and contract.own_inputs.may_refuse
+    return Engine.SIMULATOR in engines_here() or (is_published and not torch.cuda.is_available())
 
 
-def pass_on_refusal(error: Exception) -> None:
+def pass_on_refusal(error: Exception, contract: Contract | None = None) -> None:
     """Raise what says nothing about the kernel: a simulator does not have it, or its compilation was stopped."""
-    if (isinstance(error, NotSimulatedError) and simulates()) or isinstance(error, CompileTimeoutError):
+    if (isinstance(error, NotSimulatedError) and simulates(contract)) or isinstance(error, CompileTimeoutError):
         raise error
 
 

@@ -181,7 +181,7 @@ class CallsHere:
             shared = "" if self.op.may_share_memory else _shared_memory(outputs, passed, arguments)
             shared = shared or self._kept_memory(outputs, again)
         except Exception as error:  # an exception of the kernel is a finding
-            pass_on_refusal(error)
+            pass_on_refusal(error, self.op.contract)
             found = Call(passed, self.described(error))
             if is_lost_gpu(str(found.outputs)):  # which answers no more questions about its settings
                 return found
@@ -237,7 +237,7 @@ class CallsHere:
             outputs = self._tracked_call(inputs)
             other = None if meanwhile is None else self._tracked_call(_leaves(meanwhile.arguments, tracked))
         except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
-            pass_on_refusal(error)
+            pass_on_refusal(error, self.op.contract)
             wrong = f"the forward under autograd raised {in_words(error)}"
             return Gradients((inputs, list(incoming)), wrong)
         again = None if meanwhile is None else meanwhile.incoming

@@ -93,7 +93,7 @@ def remote(request):
             thread.start()
             stack.callback(thread.join, 10)
             stack.callback(checker.shutdown, socket.SHUT_RDWR)
-            return RemoteCalls(Connection(checker), op.contract.signature, lambda message: None)
+            return RemoteCalls(Connection(checker), op.contract, lambda message: None)
 
         yield start
         torch.set_default_dtype(torch.float32)

@@ -141,7 +141,7 @@ def _check(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.sock
         return
     kept.operator = operator
     prepare_torch()
-    calls = RemoteCalls(link, operator.contract.signature, pipe.send)
+    calls = RemoteCalls(link, operator.contract, pipe.send)
     unavailable = calls.why_unavailable()
     if unavailable is not None:
         pipe.send(Unavailable(unavailable))
@@ -149,8 +149,7 @@ def _check(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.sock
     if _is_built(pipe, calls, operator, job):
         ranks: RemoteRanks | str = job.why_no_ranks
         if job.ranks:
-            signature = operator.contract.signature
-            ranks = RemoteRanks(job, others, signature, pipe.send, lambda i: pipe.ask(RankEnded(i)))
+            ranks = RemoteRanks(job, others, operator.contract, pipe.send, lambda i: pipe.ask(RankEnded(i)))
         for result in _results(pipe, calls, kept, job, ranks):
             pipe.send_result(result)
     pipe.send(Done())

@@ -13,7 +13,7 @@ from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, simulates
 from opwright.checks.kernel_calls import Call, Gradients, Layout, Meanwhile
 from opwright.checks.process.messages import KINDS, Compiled, Doing, Found, Message, Notice, Unchecked, Unconfirmed
-from opwright.contract.signature import Signature
+from opwright.contract.contract import Contract
 from opwright.errors import CheckError, CompileTimeoutError
 from opwright.results import Finding, NotChecked
 from opwright.workers.messages import message_of
@@ -44,8 +44,8 @@ class RemoteCalls:
         relay: called with the messages of that process: notices, and the steps of checks that run there.
     """
 
-    def __init__(self, link: Connection, signature: Signature, relay: Callable[[Message], None]) -> None:
-        self._link, self._signature, self._relay = link, signature, relay
+    def __init__(self, link: Connection, contract: Contract, relay: Callable[[Message], None]) -> None:
+        self._link, self._contract, self._relay = link, contract, relay
         self._begun: _Begun | None = None
 
     def why_unavailable(self) -> str | None:
@@ -92,7 +92,7 @@ class RemoteCalls:
         with _as_broken():
             if "raised" in header:
                 raise raised_from(header["raised"])
-            return (*read_tensors(header["outputs"], payload), *self._signature.written(passed))
+            return (*read_tensors(header["outputs"], payload), *self._contract.signature.written(passed))
 
     def gradients(
         self,
@@ -131,7 +131,7 @@ class RemoteCalls:
         while True:
             header, _ = self._receive()
             if "message" not in header:
-                _raise_failure(header)
+                _raise_failure(header, self._contract)
                 if header.get("ended") != name:
                     raise BrokenAnswer("the answer to another question")
                 return None
@@ -162,7 +162,7 @@ class RemoteCalls:
         while True:
             found = self.next_answer()
             if found is not None:
-                _raise_failure(found[0])
+                _raise_failure(found[0], self._contract)
                 return found
 
     def next_answer(self) -> tuple[dict[str, Any], bytes] | None:
@@ -183,11 +183,11 @@ class RemoteCalls:
         return header, payload
 
 
-def _raise_failure(header: Mapping[str, Any]) -> None:
+def _raise_failure(header: Mapping[str, Any], contract: Contract) -> None:
     """Raise what kept the other process from answering, which is no fault of the kernel."""
     if "no memory" in header:
         raise torch.OutOfMemoryError(str(header["no memory"]))
-    if "not simulated" in header and simulates():
+    if "not simulated" in header and simulates(contract):
         raise NotSimulated(str(header["not simulated"]))
     if "compiled too long" in header:
         raise CompileTimeoutError(str(header["compiled too long"]))

@@ -242,7 +242,7 @@ class _Server:
             outputs = self._calls.returned(passed, seed=seed)
             self._calls.synchronize()
         except Exception as error:  # an exception of the kernel is an answer
-            pass_on_refusal(error)
+            pass_on_refusal(error, self._calls.op.contract)
             self._answer({"raised": record_of_exception(self._calls.described(error))})
             return
         give_back(passed, arguments)

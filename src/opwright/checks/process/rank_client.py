@@ -17,7 +17,7 @@ from opwright.checks.process.messages import Job, Message, write_job
 from opwright.checks.process.rank_process import Place, Who
 from opwright.checks.ranks.answers import RankAnswer, RankError
 from opwright.checks.ranks.joint import Evaluation, Question
-from opwright.contract.signature import Signature
+from opwright.contract.contract import Contract
 from opwright.workers.wire import BrokenAnswer, Connection, Ended, read_tensors
 
 __all__ = ["RemoteRanks", "processes_of"]
@@ -52,17 +52,17 @@ class RemoteRanks:
         self,
         job: Job,
         sockets: Sequence[socket.socket],
-        signature: Signature,
+        contract: Contract,
         relay: Callable[[Message], None],
         how_ended: Callable[[int], str],
     ) -> None:
         self.size = job.ranks
         half = len(sockets) // 2
         self._worlds = {
-            Who.KERNEL: _World(job, Who.KERNEL, sockets[:half], signature, relay, lambda i: how_ended(i)),
-            Who.REFERENCE: _World(job, Who.REFERENCE, sockets[half:], signature, relay, lambda i: how_ended(half + i)),
+            Who.KERNEL: _World(job, Who.KERNEL, sockets[:half], contract, relay, lambda i: how_ended(i)),
+            Who.REFERENCE: _World(job, Who.REFERENCE, sockets[half:], contract, relay, lambda i: how_ended(half + i)),
         }
-        self._signature = signature
+        self._signature = contract.signature
         self._groups: list[str] = []
         self._broken = ""
 
@@ -186,14 +186,14 @@ class _World:
         job: Job,
         who: Who,
         sockets: Sequence[socket.socket],
-        signature: Signature,
+        contract: Contract,
         relay: Callable[[Message], None],
         how_ended: Callable[[int], str],
     ) -> None:
         self._job, self._who, self._how_ended = job, who, how_ended
         self._sockets = sockets
         self._links = [Connection(s) for s in sockets]
-        self._calls = [RemoteCalls(link, signature, relay) for link in self._links]
+        self._calls = [RemoteCalls(link, contract, relay) for link in self._links]
 
     def load(self) -> None:
         """Let each process load the operator, all at the same time. Raises RankError."""

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from opwright.captured.replay import digest_of_calls
 from opwright.checks.case_range import CaseRange
@@ -26,15 +26,16 @@ from opwright.checks.process.messages import (
     Unconfirmed,
 )
 from opwright.checks.process.run_job import run_job
+from opwright.checks.scheduling.attempt import Attempt
 from opwright.checks.scheduling.coverage import too_short_a_case
 from opwright.checks.scheduling.plan import Task
 from opwright.checks.scheduling.ranks import count_of_ranks, ranks_of
 from opwright.checks.scheduling.reproduce import how_to_reproduce
-from opwright.checks.scheduling.verdict import AT_END, Outcome, Settings, lost, verdict_of
+from opwright.checks.scheduling.verdict import Outcome, Settings, lost, verdict_of
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.text import parse_case
-from opwright.results import Finding, NotChecked, Status, Verdict
+from opwright.results import Finding, Status, Verdict
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
 from opwright.runtime.source_files import digest_of_sources
@@ -122,59 +123,6 @@ class CheckItem:
 _found_so_far: dict[str, tuple[Finding, ...]] = {}
 
 
-@dataclass
-class _Attempt:
-    """One run of a work item in its workers: what they have reported, and how they ended.
-
-    Attributes:
-        unconfirmed: a failure that simpler cases are tried for.
-        seconds: of each step that has begun; ``step`` is the present one, which began at ``since``.
-        unavailable: why the workers cannot load the operator.
-        stopped: whether they were ended at the first failure.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    not_checked: list[NotChecked] = field(default_factory=list)
-    unconfirmed: Finding | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    step: str = "start"
-    since: float = field(default_factory=time.monotonic)
-    doing: Doing = field(default_factory=lambda: Doing("start"))
-    refused: str = ""
-    unavailable: str = ""
-    stopped: bool = False
-    ending: Ending = field(default_factory=Ending)
-
-    def enter(self, step: str) -> None:
-        """A step begins, which ends the one before."""
-        now = time.monotonic()
-        self.seconds[self.step] = round(self.seconds.get(self.step, 0.0) + now - self.since, 3)
-        self.seconds.setdefault(step, 0.0)
-        self.step, self.since = step, now
-
-    @property
-    def failures(self) -> list[Finding]:
-        """What has failed, simpler cases of which may not have been tried."""
-        found = [*self.findings, *([] if self.unconfirmed is None else [self.unconfirmed])]
-        return [f for f in found if f.status is Status.FAIL]
-
-    def add_failures(self, failures: Sequence[Finding]) -> None:
-        """Take what another run has found, in place of a check that passes in this one."""
-        failed = {f.check for f in self.failures}
-        added = [f for f in failures if f.check not in failed]
-        passed = {f.check for f in added}
-        kept = [f for f in self.findings if not (f.status is Status.PASS and f.check in passed)]
-        self.findings = [*added, *kept]  # the last one tells where a run has ended
-
-    @property
-    def ended_at(self) -> str:
-        """The check or step at which the workers ended in a wrong way, or were stopped; empty if they did not."""
-        ending = self.ending
-        if self.stopped or (ending.went_wrong and not (ending.finished and not ending.broken)):
-            return self.findings[-1].check if self.findings else "start"
-        return AT_END if ending.went_wrong else ""
-
-
 class _FirstFailure(Exception):
     """Ends a worker whose kernel has failed, where no more is asked."""
 
@@ -220,7 +168,7 @@ def _why_unavailable(operator: Op, why: str) -> str:
 
 def _attempt(
     item: CheckItem, on_step: Callable[[str], None], checks: tuple[str, ...], case_range: CaseRange | None
-) -> _Attempt:
+) -> Attempt:
     """Run in workers that import the operator; if its module has another version or none, send it by value."""
     task, settings = item.task, dataclasses.replace(item.settings, checks=checks)
     path = find_import_path(task.op)
@@ -249,7 +197,7 @@ def _attempt(
     try:
         by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
-        return _Attempt(unavailable=f"{type(error).__name__}: {error}")
+        return Attempt(unavailable=f"{type(error).__name__}: {error}")
     return _run(item, by_value, on_step)
 
 
@@ -264,7 +212,7 @@ _unreturned: dict[tuple[str, float], tuple[str, ...]] = {}
 _MOST_UNRETURNED = 3
 
 
-def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
+def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> Attempt:
     """Run in workers; again without a case on which the reference does not return, and cannot be stopped within one
     call of torch. What a kernel has failed by then, perhaps on this case, it has failed."""
     known, failures = (job.fingerprint, job.timeout), list[Finding]()
@@ -285,7 +233,7 @@ def _run(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
         _unreturned[known] = (*unreturned, *left_out)
 
 
-def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
+def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> Attempt:
     """Run in workers. If one ended that should not have while the kernel ran beside the reference, run again with one
     after the other, to see which of them has ended it, and on which case. An end that says less is not taken for it."""
     attempt = _run_undisturbed(item, job, on_step)
@@ -301,7 +249,7 @@ def _run_for_blame(item: CheckItem, job: Job, on_step: Callable[[str], None]) ->
     return attempt
 
 
-def _run_undisturbed(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
+def _run_undisturbed(item: CheckItem, job: Job, on_step: Callable[[str], None]) -> Attempt:
     """Run in workers; once more and alone if the processes that check it were disturbed, perhaps by another kernel."""
     interpret = item.task.interpret
     with shared_server(interpret=interpret) as server:
@@ -316,8 +264,8 @@ def _run_undisturbed(item: CheckItem, job: Job, on_step: Callable[[str], None]) 
         return _run_in(server, item, job, on_step)
 
 
-def _run_in(server: ForkServer, item: CheckItem, job: Job, on_step: Callable[[str], None]) -> _Attempt:
-    attempt, settings = _Attempt(), item.settings
+def _run_in(server: ForkServer, item: CheckItem, job: Job, on_step: Callable[[str], None]) -> Attempt:
+    attempt, settings = Attempt(), item.settings
     _found_so_far.pop(item.name, None)
 
     def on_message(message: Message) -> None:
@@ -336,7 +284,7 @@ def _run_in(server: ForkServer, item: CheckItem, job: Job, on_step: Callable[[st
             case Unchecked(what):
                 attempt.not_checked.append(what)
             case NotRunnable(reason):
-                attempt.refused = reason
+                attempt.refuse(reason)
             case Unavailable(why):
                 attempt.unavailable = why
         _found_so_far[item.name] = (*attempt.findings, *filter(None, [attempt.unconfirmed]))
@@ -356,9 +304,11 @@ def _run_in(server: ForkServer, item: CheckItem, job: Job, on_step: Callable[[st
     return attempt
 
 
-def _break_if_skipped(attempt: _Attempt, checks: Sequence[str]) -> None:
+def _break_if_skipped(attempt: Attempt, checks: Sequence[str]) -> None:
     """Note a broken ending, if the worker says that it has finished, but some check has not begun."""
-    nothing_ran = attempt.refused or attempt.unavailable or any(f.check == "build" for f in attempt.findings)
+    nothing_ran = (
+        attempt.refused or attempt.stopped or attempt.unavailable or any(f.check == "build" for f in attempt.findings)
+    )
     no_inputs = any(n.check == "inputs" for n in attempt.not_checked)
     no_inputs |= any(f.check == "inputs" and f.status is Status.INCONCLUSIVE for f in attempt.findings)
     if not attempt.ending.finished or nothing_ran or no_inputs:
@@ -367,7 +317,7 @@ def _break_if_skipped(attempt: _Attempt, checks: Sequence[str]) -> None:
         attempt.ending = dataclasses.replace(attempt.ending, broken="an end before the last check")
 
 
-def _add_crash(item: CheckItem, attempt: _Attempt) -> None:
+def _add_crash(item: CheckItem, attempt: Attempt) -> None:
     doing, ending, timeout = attempt.doing, attempt.ending, item.settings.timeout
     who = KERNEL if ending.over_memory else doing.who  # only its process has a limit
     reproduce = item.reproduce.format(check=doing.check, case=doing.case).removesuffix(" --case ''")

@@ -98,8 +98,10 @@ def with_all_cases(items: Sequence[PartialItem]) -> list[PartialItem]:
 
 def wants_all_cases(outcomes: Sequence[Outcome]) -> bool:
     """Whether outcomes of ranges of cases cannot be added: something did not pass, or nothing that tells much."""
-    if any(outcome.refused or outcome.lost for outcome in outcomes):
+    if any(outcome.lost for outcome in outcomes):
         return False
+    if any(outcome.refused for outcome in outcomes):
+        return _has_failed(outcomes)
     if any(outcome.ended_at for outcome in outcomes):
         return True
     findings = [f for outcome in outcomes for f in outcome.findings]
@@ -136,8 +138,9 @@ def _together(outcomes: Sequence[Outcome]) -> Outcome:
         "seconds": round(sum(outcome.seconds for outcome in outcomes), 3),
         "step_seconds": _added_times(outcomes),
     }
-    if refusal := next((outcome for outcome in outcomes if outcome.refused), None):
-        return Outcome(refused=refusal.refused, **times)
+    refusal = next((outcome.refused for outcome in outcomes if outcome.refused), "")
+    if refusal and not _has_failed(outcomes):
+        return Outcome(refused=refusal, **times)
     if early := _ended_before_checks(outcomes):
         return dataclasses.replace(early, **times)
     gone = [outcome for outcome in outcomes if outcome.lost]
@@ -145,14 +148,23 @@ def _together(outcomes: Sequence[Outcome]) -> Outcome:
     ending = next((outcome for outcome in there if outcome.ended_at), Outcome())
     return Outcome(
         findings=_in_order([outcome.findings for outcome in there]),
-        not_checked=_in_order([outcome.not_checked for outcome in there]),
+        not_checked=_in_order([outcome.not_checked for outcome in there]) + _rest(refusal),
         ended_at=ending.ended_at,
-        is_incomplete=ending.is_incomplete,
+        is_incomplete=ending.is_incomplete or bool(refusal),
         lost=next((outcome.lost for outcome in gone), ""),
         remedy=next((outcome.remedy for outcome in gone), ""),
         left=tuple(name for outcome in gone for name in outcome.left if name != afterwards.NAME),
         **times,
     )
+
+
+def _has_failed(outcomes: Sequence[Outcome]) -> bool:
+    return any(f.status is Status.FAIL for outcome in outcomes for f in outcome.findings)
+
+
+def _rest(refusal: str) -> tuple[NotChecked, ...]:
+    """What is not checked of a kernel that has failed, and cannot run further."""
+    return (NotChecked("some checks", f"the kernel cannot run further here: {refusal}"),) if refusal else ()
 
 
 def _ended_before_checks(outcomes: Sequence[Outcome]) -> Outcome | None:
