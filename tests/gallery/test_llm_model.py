@@ -187,6 +187,10 @@ def test_what_cannot_be_generated_is_refused():
     with pytest.raises(ValueError, match=r"a size of 16, 64, 128, 256, got 8"):
         generate(model, [IDS[0]], 2)
     model = patch(model_of("Llama", **WIDE))
+    for wrong in ({"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"min_p": 2.0}):
+        with pytest.raises(ValueError, match=f"must be at least 0.* got .*{next(iter(wrong))}="):
+            generate(model, [IDS[0]], 2, **wrong)
+    assert generate(model, [IDS[0]], 0)[0].tolist() == IDS[0].tolist()
     with pytest.raises(ValueError, match=r"one dim with a token at least, got \[\[2, 9\]\]"):
         generate(model, [IDS], 2)
 
@@ -257,6 +261,13 @@ def test_moments_of_half_precision_are_in_float32_also_after_a_checkpoint():
     p.grad = torch.zeros_like(p)
     with pytest.raises(RuntimeError, match=r"dense and contiguous, got shape \[4, 3\]"):
         AdamW([p]).step()
+    good = torch.nn.Parameter(torch.zeros(3))
+    good.grad = torch.ones(3)
+    optimizer = AdamW([good, p])
+    with pytest.raises(RuntimeError, match="dense and contiguous"):
+        optimizer.step()
+    assert not optimizer.state  # no step was counted
+    assert torch.equal(good.detach(), torch.zeros(3))
 
 
 @pytest.mark.slow  # 300 steps of two models, twice, and torch.compile

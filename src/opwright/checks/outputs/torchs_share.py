@@ -33,7 +33,7 @@ def share_in_words(call: Callable[[], Any], device: str, *, moves: frozenset[str
     """
     try:
         total, by_name = _on_gpu(call, moves) if device == "cuda" else _on_cpu(call, moves)
-    except Exception:  # the check "values" reports a call that raises; without a profiler, there is no share
+    except Exception:  # the check "values" reports a call that raises; a share needs a profiler
         return ""
     if total <= 0:
         return ""

@@ -69,7 +69,7 @@ def attend(
     if pages is not None:
         return attend_to_pages(module, query, key, value, scaling, pages, others.get("sliding_window")), None
     is_plain = attention_mask is None and dropout == 0 and not others.get("output_attentions")
-    if replaces and is_plain and others.keys() <= IGNORED and fits(module, query, key):
+    if replaces and is_plain and others.keys() <= IGNORED and fits(module, query, key, value):
         return of_tokens(query, key, value, 0, scaling), None
     return theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)
 
@@ -79,10 +79,10 @@ def of_tokens(query, key, value, window, scaling) -> Tensor:
     return out.transpose(1, 2).contiguous()
 
 
-def fits(module, query, key) -> bool:
+def fits(module, query, key, value) -> bool:
     """Half precision, for which the kernels are made, and queries of all keys: decoding is torch's."""
     is_causal = getattr(module, "is_causal", False) and query.shape[2] == key.shape[2]
-    is_half = query.dtype in (torch.float16, torch.bfloat16) and query.dtype == key.dtype
+    is_half = query.dtype in (torch.float16, torch.bfloat16) and query.dtype == key.dtype == value.dtype
     return is_causal and is_half and query.shape[-1] in HEAD_DIMS
 
 

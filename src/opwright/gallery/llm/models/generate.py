@@ -29,17 +29,19 @@ def generate(
     Args:
         prompts: token ids, a tensor of one dim for each sequence.
         temperature: 0 takes the likeliest token; others sample from those that ``sample`` keeps.
-        seed: the same one gives the same tokens.
+        seed: the same one gives the same tokens for the same prompts.
         eos_token_id: ends a sequence.
 
     Returns:
         Each prompt with its new tokens.
 
     Raises:
-        ValueError: the model is not patched, its heads have another size than the kernels know, or a prompt is empty.
+        ValueError: the model is not patched, its heads have another size than the kernels know, a prompt is empty, or a
+            number is out of its range.
     """
     config, device = model.config, model.device
     _refuse(model, prompts)
+    _refuse_numbers(max_new_tokens, temperature, top_k, top_p, min_p)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     pages = Pages(config, [len(p) + max_new_tokens for p in prompts], model.dtype, device)
     rows = torch.arange(len(prompts), device=device)
@@ -94,3 +96,12 @@ def _refuse(model, prompts: Sequence[Tensor]) -> None:
     if any(p.dim() != 1 or len(p) == 0 for p in prompts) or not prompts:
         shapes = [list(p.shape) for p in prompts]
         raise ValueError(f"generate: prompts must be tensors of one dim with a token at least, got {shapes}")
+
+
+def _refuse_numbers(max_new_tokens: int, temperature: float, top_k: int | None, top_p: float, min_p: float) -> None:
+    in_range = max_new_tokens >= 0 and temperature >= 0 and (top_k is None or top_k >= 1)
+    if not in_range or not 0 < top_p <= 1 or not 0 <= min_p <= 1:
+        raise ValueError(
+            "generate: max_new_tokens and temperature must be at least 0, top_k at least 1, top_p above 0 and at most "
+            f"1, min_p from 0 to 1, got {max_new_tokens=}, {temperature=}, {top_k=}, {top_p=}, {min_p=}"
+        )

@@ -40,6 +40,8 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            _refuse_gaps(p, p.grad)  # before any step is counted
         for group in self.param_groups:
             together = dict[tuple[torch.device, torch.dtype, torch.dtype, int], list[torch.Tensor]]()
             for p in group["params"]:
@@ -49,7 +51,8 @@ class AdamW(torch.optim.Optimizer):
             for (*_, count), parameters in together.items():
                 first, second = ([self.state[p][name].view(-1) for p in parameters] for name in MOMENTS)
                 adamw_(
-                    [self._flat(p) for p in parameters], [self._flat(p.grad) for p in parameters], first, second,
+                    [p.view(-1) for p in parameters],
+                    [p.grad.view(-1) for p in parameters if p.grad is not None], first, second,
                     int(count), group["lr"], beta1, beta2, group["eps"], group["weight_decay"],
                 )  # fmt: skip
         return loss
@@ -74,10 +77,11 @@ class AdamW(torch.optim.Optimizer):
                 if name in state_dict["state"].get(number, {}):
                     self.state[p][name] = state_dict["state"][number][name].to(p.device, torch.float32, copy=True)
 
-    def _flat(self, x):
+
+def _refuse_gaps(*tensors: torch.Tensor) -> None:
+    for x in tensors:
         if x.layout is not torch.strided or not x.is_contiguous():
             raise RuntimeError(
                 f"AdamW: parameters and gradients must be dense and contiguous, got shape {list(x.shape)} and "
                 f"layout {x.layout}\n  → use torch.optim.AdamW for this parameter"
             )
-        return x.detach().view(-1)
