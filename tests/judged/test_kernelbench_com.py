@@ -98,7 +98,8 @@ def test_runs_are_read_with_their_problem_and_their_audit(tmp_path: Path) -> Non
 
 
 def test_shapes_may_name_constants_in_other_letters_and_solutions_have_files_after_them(tmp_path: Path) -> None:
-    problems, runs = write_runs(tmp_path)
+    reference = _REFERENCE.replace("M = 4", "M = 96").replace("N = 8", "N = 512")
+    problems, runs = write_runs(tmp_path, reference=reference)
     folder = problems / "01_scaled"
     (folder / "shapes.py").write_text('SHAPES = [{"m": 64, "n": 256, "K": 7}, {"m": 32, "n": 384, "K": 9}]')
     reference = folder / "reference.py"  # its own inputs are a case, too
@@ -165,7 +166,7 @@ def test_a_state_that_is_not_taken_is_wrong_by_the_format_alone(tmp_path: Path) 
     own = 'self.register_buffer("own", torch.ones(2)); self.register_buffer("scale"'
     text = _SOLUTION.replace("MOST", "1 << 40").replace('self.register_buffer("scale"', own)
     (runs / f"2_{_RUN}_solution.py.txt").write_text(text)
-    checks = ["contract", "values", "published rule", "published state"]
+    checks = ["contract", "values", "published rule", "cheats"]
     report = judge(runs, references=problems, checks=checks)
     found = {Path(row.candidate).name.partition("_")[0]: (row.status, row.by_rule) for row in report.rows}
     assert found == {"20260101": (Status.PASS, "correct"), "2": (Status.WARNING, "wrong")}

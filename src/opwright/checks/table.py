@@ -21,7 +21,6 @@ from opwright.checks.outputs import (
     own_work,
     properties,
     published_rule,
-    published_state,
     special_values,
     values,
 )
@@ -39,7 +38,6 @@ _OWN = {
         memory,  # the first that runs the kernel: a write outside of guarded memory may end the process later
         values,
         published_rule,
-        published_state,
         special_values,
         properties,
         metadata,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.checks.limits.resident_memory import usual_limit
-from opwright.checks.outputs import published_rule, published_state
+from opwright.checks.outputs import published_rule
 from opwright.checks.run import Interrupted, check
 from opwright.errors import CheckError, OpwrightError
 from opwright.judged.ask import contract_of, times_of
@@ -42,8 +42,8 @@ _SHARE_OF_TRIALS = 0.5
 # A candidate is a forward on contiguous arguments, on the default stream. No format asks for derivatives, for another
 # stream, or for what torch.library registers.
 CHECKS_OF_CANDIDATES = (
-    "contract", "memory", "values", "published rule", "published state", "special values", "inputs unchanged",
-    "global state", "repeated calls", "execution context", "determinism", "configurations", "cheats", "far rows",
+    "contract", "memory", "values", "published rule", "special values", "inputs unchanged", "global state",
+    "repeated calls", "execution context", "determinism", "configurations", "cheats", "far rows",
     "own work", "protected memory",
 )  # fmt: skip
 
@@ -204,8 +204,9 @@ def _row(
     status, reason = verdict.status, verdict.reason
     if contract["has_one_shape"] and status in (Status.PASS, Status.WARNING):
         status, reason = Status.THIN, "one shape only: the reference accepts no others"
-    said = {f.message.split()[0] for f in verdict.findings if f.check in (published_rule.NAME, published_state.NAME)}
-    rule = "wrong" if "wrong" in said else next(iter(said), "")
+    rule = next((f.message.split()[0] for f in verdict.findings if f.check == published_rule.NAME), "")
+    if any(f.message.startswith(published_rule.WRONG_BY) for f in verdict.findings):
+        rule = "wrong"
     return dataclasses.replace(
         row, status=status, by_rule=rule, reason=reason, contract=contract["declared"], fixed=tuple(contract["fixed"]),
         verdict=verdict,

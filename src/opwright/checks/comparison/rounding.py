@@ -238,10 +238,8 @@ class _Perturbed(_Exactly):
         elif name in _TIMES_BOUNDED and is_floating(out):
             out = out + self._noise(out.shape) * self._finest * args[0].abs()
         elif name == "native_group_norm" and is_floating(args[0]):
-            out = (
-                out[0] + self._noise(out[0].shape) * self._finest * terms_of_group_norm(args[0], args[1], out[2]),
-                *out[1:],
-            )
+            terms = terms_of_group_norm(args[0], args[1], out[2])
+            out = (out[0] + self._noise(terms.shape) * self._finest * terms, *out[1:])
         elif name.startswith("_fft_"):
             dims = tuple(args[1])
             out = tree.map_tensors(lambda t: self._off_by_the_mean(t, dims), out)

@@ -21,6 +21,7 @@ from opwright.checks.conduct import observed
 from opwright.checks.conduct.kept_results import kept_results
 from opwright.checks.conduct.lookups import FRAMES, OBJECTS, Lookup
 from opwright.checks.conduct.precision_used import lowered_precision
+from opwright.checks.conduct.published_state import of_published_state
 from opwright.checks.conduct.user_code import USER, caller_of, owner_of
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, in_words
@@ -55,6 +56,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     yield from found
     if not any(isinstance(each, Finding) for each in found):
         yield Finding(NAME, Status.PASS, message="none of those that are known")
+    yield from of_published_state(context, NAME)
 
 
 def _of_process(context: Context, process: observed.Observed) -> Iterator[Finding]:

@@ -17,9 +17,11 @@ from opwright.checks.observation import Observation, SkippedCase
 from opwright.contract.own_inputs import Rule
 from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["CHECK", "NAME", "check"]
+__all__ = ["CHECK", "NAME", "WRONG_BY", "check"]
 
 NAME = "published rule"
+# How messages begin that say that a format calls a kernel wrong.
+WRONG_BY = "wrong by the rule of"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
@@ -33,7 +35,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
             yield NotChecked(NAME, run.why)
             continue
         wrong = _wrong_by(rule, run)
-        message = f"wrong by the rule of {rule.format}: {wrong}" if wrong else f"correct by the rule of {rule.format}"
+        message = f"{WRONG_BY} {rule.format}: {wrong}" if wrong else f"correct by the rule of {rule.format}"
         yield Finding(NAME, Status.WARNING if wrong else Status.PASS, str(case), message)
 
 
