@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from statistics import median
 from typing import Any
 
 from tests import REPOSITORY
@@ -278,9 +279,63 @@ def of_judged_candidates() -> Iterator[tuple[str, str]]:
         found = Counter(row["status"] for row in rows if row["claimed"] == claimed)
         counts = [found[status] for status in ("pass", "warning", "fail", "inconclusive")]
         yield "docs/judged.md", f"| {claimed} | {' | '.join(map(str, counts))} |"
+    yield from _of_simulated_candidates("docs/judged.md")
     found = Counter(v["status"] for v in record("2026-11-29-cpu-liger-kernel.json")["verdicts"])
     yield "docs/judged.md", f"Of these, {found['pass']} pass and {found['warning']} have warnings. Six fail"
     assert found["fail"] == 6
+
+
+_DECISIONS = {"real": "fail", "real, for sizes that the task does not have": "other sizes"}
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    """The column of a candidate: failures by what was decided of them."""
+    if row["status"] in ("pass", "warning"):
+        return "own work" if row.get("check") == "own work" and "audit" in row else "right"
+    if row["status"] == "fail":
+        return _DECISIONS.get(row.get("decision", "real"), "accused")
+    return "refused" if row["status"] == "refused" else "not finished"
+
+
+def _of_simulated_candidates(page: str) -> Iterator[tuple[str, str]]:
+    """Audited candidates, those that KernelBench calls correct, and those that are meant to be right or wrong."""
+    rows = record("2026-11-30-cpu-judged-candidates-kernelbench.com.json")["rows"]
+    yield page, f"On two cores of a CPU, {len(rows)} of them were judged"
+    columns = ("right", "own work", "fail", "other sizes", "accused", "refused", "not finished")
+    for audit in ("clean", "reward_hack", "bug"):
+        found = Counter(_outcome(row) for row in rows if row["audit"] == audit)
+        yield page, f"| {audit.replace('_', ' ')} | {' | '.join(str(found[column]) for column in columns)} |"
+    seconds = median(row["seconds"] for row in rows if row["status"] != "refused")
+    yield page, f"A median candidate takes {seconds:g} s on one core"
+    kinds = Counter(row["kind"] for row in rows if row["audit"] == "clean" and row["status"] == "fail")
+    for kind, words in (
+        ("returns memory that the next call writes", "a later call changes an earlier result"),
+        ("keeps what it makes of an argument", "it keeps results"),
+        ("keeps descriptors of memory", "it keeps results"),
+        ("reads past the end of an argument", "reads past the end of an argument"),
+        ("rounds too early", "errors slightly above what is allowed"),
+    ):
+        yield page, f"| {words} | {kinds.pop(kind)} |"
+    yield page, f"| out of bounds, or wrong, for other sizes | {sum(kinds.values())} |"
+    rows = record("2026-11-30-cpu-judged-candidates-kernelbench.json")["rows"]
+    for source in ("KernelBenchLeaderboard", "technoabsurdist/KernelBench"):
+        found = Counter(_outcome(row) for row in rows if row["of"] == source)
+        counts = [found[column] for column in ("right", "fail", "other sizes", "refused", "not finished")]
+        yield page, f"| {source} | {' | '.join(map(str, counts))} |"
+    finished = [row for row in rows if row["status"] in ("pass", "warning", "fail")]
+    failed = [row for row in finished if row["status"] == "fail"]
+    assert len(failed) == 15
+    yield page, f"Fifteen of the {len(finished)} that finished fail, and each failure is real"
+    yield page, f"A median candidate takes {median(row['seconds'] for row in finished):g} s on one core"
+    for kind, words in (("cancels", "a formula that cancels"), ("approximates GELU with tanh", "tanh in place of erf")):
+        assert f"| {words}" in (REPOSITORY / page).read_text()
+        count = sum(row["kind"] == kind for row in failed)
+        yield page, f"exp(x) − 1 | {count} |" if kind == "cancels" else f"in GELU | {count} |"
+    rows = record("2026-11-30-cpu-judged-candidates-gpu-mode-and-sol-execbench.json")["rows"]
+    for label, words in (("correct", "right"), ("wrong", "wrong"), ("", "not stated")):
+        found = Counter(row["status"] for row in rows if row["label"] == label)
+        counts = [found[status] for status in ("pass", "warning", "fail", "refused")]
+        yield page, f"| {words} | {' | '.join(map(str, counts))} | {found['thin'] + found['inconclusive']} |"
 
 
 def of_language_model() -> Iterator[tuple[str, str]]:

@@ -78,8 +78,10 @@ def as_on_gpu() -> Iterator[None]:
             setattr(torch.cuda, name, answer)
         with placed():
             yield
-    except ModuleNotFoundError as error:
-        raise NotSimulatedError(f"the module {error.name!r} must be installed", fix="install its package") from error
+    except ImportError as error:  # of a package, or of a library for GPUs that a built extension needs
+        is_module = isinstance(error, ModuleNotFoundError)
+        missing = f"the module {error.name!r} must be installed" if is_module else str(error).splitlines()[0]
+        raise NotSimulatedError(missing, fix="install its package") from error
     except (RuntimeError, AssertionError) as error:
         if isinstance(error, NotSimulatedError) or not any(words in str(error) for words in _NO_GPU):
             raise
