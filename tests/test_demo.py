@@ -164,9 +164,10 @@ def test_without_a_compiler_nothing_crashes_and_the_log_is_short(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
     assert "→ install g++ (apt install g++), or set CXX" in done.stdout
     assert re.search(r"scale_python\.py:\d+", done.stdout)
-    progress = done.stderr.splitlines()
-    assert len(progress) == 17, done.stderr
-    assert progress[-1].startswith("17/17 FAIL    wrong::scale python on cpu")
+    *progress, found, last = done.stderr.splitlines()
+    assert len(progress) == 16, done.stderr
+    assert found.startswith("✗ wrong::scale python on cpu: values")
+    assert last.startswith("17/17 FAIL    wrong::scale python on cpu")
     assert len(done.stdout.splitlines()) < 75
     record = json.loads((tmp_path / "demo.json").read_text())
     assert not [v for v in record["verdicts"] if v["status"] == "fail"], "the one that has to fail is not among them"

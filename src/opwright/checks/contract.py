@@ -57,17 +57,31 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     finite = (case for case in _of_each_kind(context) if case.values not in ("inf", MASKED, "nan"))
     further = itertools.chain(larger, _of_each_branch(context), finite)
     warned = False
-    for found in itertools.chain(_undefined(context, first), _all(context, several, _computations(context, further))):
+    computations = _AsNeeded(several, _computations(context, further))
+    for found in itertools.chain(_undefined(context, first), _all(context, computations)):
         warned = warned or isinstance(found, Finding)
         yield found
     if not warned:
         yield Finding(NAME, Status.PASS, message="results and arguments matter, and lower precision is noticed")
 
 
-def _all(
-    context: Context, several: Sequence[Computation], further: Iterable[Computation]
-) -> Iterator[Finding | NotChecked]:
-    warnings = [*_constant(context, several), *_without_effect(context, several, further)]
+class _AsNeeded:
+    """Some computations, and further ones that are made where those leave a question open."""
+
+    def __init__(self, several: list[Computation], further: Iterable[Computation]) -> None:
+        self.several = several
+        self._made: list[Computation] = []
+        self._further = iter(further)
+
+    def __iter__(self) -> Iterator[Computation]:
+        yield from (*self.several, *self._made)
+        for computation in self._further:
+            self._made.append(computation)
+            yield computation
+
+
+def _all(context: Context, computations: _AsNeeded) -> Iterator[Finding | NotChecked]:
+    warnings = [*_constant(context, computations), *_without_effect(context, computations)]
     yield from warnings
     if warnings:
         return  # of a constant, any precision is good enough
@@ -134,13 +148,21 @@ def _warning(message: str, remedy: str) -> Finding:
     return Finding(NAME, Status.WARNING, message=message, remedy=remedy)
 
 
-def _constant(context: Context, several: Sequence[Computation]) -> Iterator[Finding]:
-    """Outputs all of whose elements are equal, to one number in all cases."""
+def _constant(context: Context, computations: _AsNeeded) -> Iterator[Finding]:
+    """Outputs all of whose elements are equal, to one number in all cases. Few small cases may have no others: of
+    packed sequences, none may share a key."""
+    several = computations.several
     for i in range(min(len(c.rounded) for c in several)):
         if _is_free(context, i):
             continue
-        values = {v for c in several for v in _first_two_values(c.rounded[i])}
-        if len(values) == 1 and sum(c.rounded[i].numel() for c in several) > 1:
+        values: set[str] = set()
+        elements_seen = 0
+        for computation in computations:
+            values.update(_first_two_values(computation.rounded[i]))
+            elements_seen += computation.rounded[i].numel()
+            if len(values) > 1:
+                break
+        if len(values) == 1 and elements_seen > 1:
             yield _warning(
                 f"{_name(context, several[0], i)} is {values.pop()} in every case, so that any kernel that returns a "
                 "constant passes",
@@ -157,23 +179,14 @@ def _first_two_values(t: torch.Tensor) -> list[str]:
     return [str(v.item() + 0) for v in (flat[0], *other[:1])]  # -0.0 is 0.0
 
 
-def _without_effect(
-    context: Context, several: Sequence[Computation], further: Iterable[Computation]
-) -> Iterator[Finding]:
+def _without_effect(context: Context, computations: _AsNeeded) -> Iterator[Finding]:
     """Tensors and floats that do not change any result. Larger cases are looked at where those of moderate size leave
     that open: a query does not matter to one key."""
-    more: list[Computation] = []
     for place, argument in enumerate(context.op.contract.signature.arguments):
-        if argument.mutated or not any(_may_matter(argument, c.arguments[place]) for c in several):
+        if argument.mutated or not any(_may_matter(argument, c.arguments[place]) for c in computations.several):
             continue
         bounds = _values_of_integers(argument)
-        if any(_matters(c, place, bounds) for c in (*several, *more)):
-            continue
-        for computation in further:
-            more.append(computation)
-            if _matters(computation, place, bounds):
-                break
-        else:
+        if not any(_matters(c, place, bounds) for c in computations):
             yield _warning(
                 f"the argument {argument.name!r} does not change any result, so that a kernel that ignores it passes",
                 "leave it out, or state test values that matter with ow.values(...)",

@@ -91,10 +91,10 @@ def test_sizes_that_a_kernel_needs_are_found():
 # -- contracts that prove nothing ----------------------------------------------------------------------------------
 
 
-def warnings_of(reference, kernel):
+def warnings_of(reference, kernel, **options):
     operator = ow.op("verdicts::proves")(reference)
     operator.python(kernel, name="kernel")
-    verdict = verdict_of(operator, "contract")
+    verdict = verdict_of(operator, "contract", **options)
     return [f.message for f in verdict.warnings]
 
 
@@ -104,6 +104,18 @@ def test_a_constant_result_is_named():
 
     found = warnings_of(constant, lambda x: x * 0)
     assert any("the output is 0.0 in every case" in message for message in found)
+
+
+def test_a_result_that_is_constant_in_the_smallest_cases_only_is_not_named():
+    def later_rows(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+        return torch.where(torch.arange(x.shape[0], device=x.device)[:, None] < 100, 0, x)
+
+    def nothing(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+        return later_rows(x) * 0
+
+    for level in ("smoke", "quick"):
+        assert warnings_of(later_rows, later_rows, level=level) == []
+        assert warnings_of(nothing, nothing, level=level)
 
 
 def test_an_argument_without_effect_is_named():
