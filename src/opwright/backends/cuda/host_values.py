@@ -16,8 +16,8 @@ import torch
 from opwright.errors import NotSimulatedError
 
 __all__ = [
-    "CONSTANTS", "CPP_TYPES", "FUNCTIONS", "METHODS", "NO_EFFECT", "STREAM", "Dim3", "Options", "as_pointer_to",
-    "binary", "convert", "dispatched_dtypes", "dtype_of_type",
+    "CONSTANTS", "CPP_TYPES", "FUNCTIONS", "METHODS", "NO_EFFECT", "STREAM", "Dim3", "Options", "Pointer",
+    "binary", "convert", "dispatched_dtypes", "dtype_of_type", "type_of",
 ]  # fmt: skip
 
 
@@ -41,6 +41,68 @@ class Dim3(tuple[int, ...]):
             ValueError: the name is another.
         """
         return self["xyz".index(name)]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A pointer into the memory of a tensor.
+
+    Args:
+        tensor: the tensor whose first element ``data_ptr`` points to.
+        offset: the distance from that element, in bytes.
+        step: the size of what it points to, in bytes; None if that is not known, as of ``void*``.
+        dtype: the dtype of what it points to; None if it is no element of a tensor, such as ``float4``.
+    """
+
+    tensor: torch.Tensor
+    offset: int = 0
+    step: int | None = None
+    dtype: torch.dtype | None = None
+
+    def __bool__(self) -> bool:
+        return self.address != 0
+
+    @property
+    def address(self) -> int:
+        return self.tensor.data_ptr() + self.offset
+
+    def to(self, type_name: str) -> Pointer:
+        """What a cast to a pointer to a type gives."""
+        dtype = dtype_of_type(type_name)
+        step = dtype.itemsize if dtype is not None else _BYTES_OF_OTHERS.get(type_name)
+        return Pointer(self.tensor, self.offset, step, dtype)
+
+    def moved(self, count: int) -> Pointer:
+        """The pointer to what lies ``count`` steps further.
+
+        Raises:
+            NotSimulatedError: the size of a step is not known.
+        """
+        if self.step is None:
+            raise NotSimulatedError("the size of what a pointer points to is not known", fix="cast it to another type")
+        return Pointer(self.tensor, self.offset + count * self.step, self.step, self.dtype)
+
+    def memory(self) -> torch.Tensor:
+        """The tensor, or a view of its memory from the place that this points to.
+
+        Raises:
+            NotSimulatedError: the pointer lies outside of the tensor's memory.
+        """
+        dtype = self.dtype or self.tensor.dtype
+        if not self.offset and dtype == self.tensor.dtype:
+            return self.tensor
+        sizes = zip(self.tensor.shape, self.tensor.stride(), strict=True)
+        count = 1 + sum((size - 1) * stride for size, stride in sizes) if self.tensor.numel() else 0
+        span = self.tensor.as_strided((count,), (1,)).view(torch.uint8)
+        first = self.tensor.storage_offset() * self.tensor.itemsize
+        if not 0 <= self.offset <= len(span) or (first + self.offset) % dtype.itemsize:
+            raise NotSimulatedError(
+                f"a pointer must lie within its tensor, at a multiple of {dtype.itemsize} bytes, "
+                f"got byte {self.offset} of {len(span)}",
+                fix="use a GPU",
+            )
+        rest = span[self.offset :]
+        return rest[: len(rest) // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
 STREAM = object()  # a stream, a guard, a device: nothing depends on them here
@@ -70,11 +132,17 @@ CONSTANTS: dict[str, Any] = {
 }  # fmt: skip
 _BITS = {
     "int": 32, "int32_t": 32, "long": 64, "long long": 64, "int64_t": 64, "short": 16, "int16_t": 16, "ssize_t": 64,
-    "ptrdiff_t": 64, "int8_t": 8,
+    "ptrdiff_t": 64, "intptr_t": 64, "int8_t": 8,
 }  # fmt: skip
+_BYTES_OF_OTHERS = {
+    f"{name}{n}": size * n
+    for name, size in (("char", 1), ("uchar", 1), ("short", 2), ("ushort", 2), ("int", 4), ("uint", 4), ("float", 4),
+                       ("longlong", 8), ("ulonglong", 8), ("double", 8))
+    for n in (1, 2, 4)
+} | {"char": 1, "half2": 4, "__half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4}  # fmt: skip
 _UNSIGNED_BITS = {
     "unsigned": 32, "unsigned int": 32, "uint32_t": 32, "uint": 32, "size_t": 64, "uint64_t": 64, "unsigned long": 64,
-    "unsigned long long": 64, "uint16_t": 16, "uint8_t": 8,
+    "unsigned long long": 64, "uint16_t": 16, "uint8_t": 8, "uintptr_t": 64,
 }  # fmt: skip
 # Functions and macros that check or order what a GPU does.
 NO_EFFECT = frozenset({
@@ -109,8 +177,21 @@ def convert(value: Any, type_name: str) -> Any:
     return number
 
 
+def type_of(value: Any) -> str:
+    """The type of an ``auto`` variable that begins with a value; "auto" if it is no number."""
+    if isinstance(value, bool):
+        return "bool"
+    return {int: "long long", float: "double"}.get(type(value), "auto")
+
+
 def binary(sign: str, a: Any, b: Any) -> Any:
-    """An operation on numbers. Quotients of integers are cut off."""
+    """An operation on numbers, pointers and tensors. Quotients of integers are cut off.
+
+    Raises:
+        NotSimulatedError: pointers are combined in another way than by adding numbers.
+    """
+    if isinstance(a, Pointer) or isinstance(b, Pointer):
+        return _of_pointers(sign, a, b)
     if sign in ("/", "%") and isinstance(a, int) and isinstance(b, int):
         if b == 0:
             raise ValueError("integer division by zero")
@@ -119,20 +200,22 @@ def binary(sign: str, a: Any, b: Any) -> Any:
     return _OPERATIONS[sign](a, b)
 
 
+def _of_pointers(sign: str, a: Any, b: Any) -> Any:
+    if sign in ("==", "!=") and (a is None or b is None):
+        return bool(a or b) == (sign == "!=")
+    if sign == "+" and isinstance(a, int):
+        return b.moved(a)
+    if sign in ("+", "-") and isinstance(b, int):
+        return a.moved(b if sign == "+" else -b)
+    raise NotSimulatedError(f"a pointer is not simulated with {sign}", fix="add numbers to it only")
+
+
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "&": lambda a, b: a & b, "|": lambda a, b: a | b,
     "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b, "^": lambda a, b: a ^ b,
 }  # fmt: skip
-
-
-def as_pointer_to(value: Any, type_name: str) -> Any:
-    """A tensor, or none, as a pointer to a type, which ``reinterpret_cast`` gives."""
-    dtype = dtype_of_type(type_name)
-    if not isinstance(value, torch.Tensor) or dtype is None or value.dtype == dtype:
-        return value
-    return value.view(dtype)
 
 
 def dispatched_dtypes(macro: str) -> set[torch.dtype] | None:
@@ -148,11 +231,11 @@ def dispatched_dtypes(macro: str) -> set[torch.dtype] | None:
     return None if not known or "COMPLEX" in macro or "QINT" in macro else known
 
 
-def _data(tensor: torch.Tensor, type_name: str = "") -> torch.Tensor:
-    dtype = dtype_of_type(type_name) if type_name else tensor.dtype
+def _data(tensor: torch.Tensor, type_name: str = "void") -> Pointer:
+    dtype = dtype_of_type(type_name) if type_name != "void" else tensor.dtype
     if dtype != tensor.dtype:
         raise TypeError(f"expected elements of {type_name}, got {tensor.dtype}")
-    return tensor
+    return Pointer(tensor).to(type_name)
 
 
 def _sized(sizes: Any, dtype: Any = None) -> tuple[list[int], torch.dtype]:
