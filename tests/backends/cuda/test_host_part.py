@@ -11,7 +11,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends.cuda.host_part import HostPart
+from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import CudaSource
 from opwright.errors import NotSimulatedError, SimulatorError
@@ -202,8 +202,8 @@ def test_wrong_functions_are_found(old: str, new: str, message: str) -> None:
             "  cudaMemcpy(0, 0, 0);\n  C10_CUDA_KERNEL",
             "a call of cudaMemcpy",
         ),
-        ("  C10_CUDA_KERNEL", "  do {} while (true);\n  C10_CUDA_KERNEL", "a do statement"),
-        ("  C10_CUDA_KERNEL", "  const char* p = 0;\n  C10_CUDA_KERNEL", "a variable of type char"),
+        ("  C10_CUDA_KERNEL", "  try {} catch (...) {}\n  C10_CUDA_KERNEL", "a try statement"),
+        ("  C10_CUDA_KERNEL", "  curandState state;\n  C10_CUDA_KERNEL", "a variable of type curandState"),
         (
             "demo::scale<scalar_t, 3><<<",
             "demo::scale<<<",

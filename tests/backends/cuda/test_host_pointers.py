@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from opwright.backends.cuda.host_part import HostPart
+from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import CudaSource
 from opwright.errors import NotSimulatedError, SimulatorError

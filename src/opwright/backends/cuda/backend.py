@@ -18,8 +18,8 @@ from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.check_hooks import CheckHooks
 from opwright.backends.cuda import nvrtc
-from opwright.backends.cuda.host_expressions import SIMULATE_BY_LAUNCHER
-from opwright.backends.cuda.host_part import HostPart
+from opwright.backends.cuda.host.expressions import SIMULATE_BY_LAUNCHER
+from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule, kernels
 from opwright.backends.gpu.recording import RecordableLauncher
 from opwright.backends.gpu.simulated_tensors import on_simulated

@@ -1,6 +1,6 @@
 """Extensions that Python code compiles with torch's ``load_inline`` and ``load``, in the simulator.
 
-Host functions that only compute sizes, allocate and launch become functions in Python (``host_part.py``). Anything else
+Host functions that only compute sizes, allocate and launch become functions in Python (``host``). Anything else
 is refused with its line.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.utils.cpp_extension as published
 
-from opwright.backends.cuda.host_part import HostPart
+from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import CudaSource, with_cutlass
 from opwright.errors import KernelError, NotSimulatedError

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from opwright.backends.cuda.host_syntax import parsed_expression, plain_type, text_of
-from opwright.backends.cuda.host_values import (
-    CONSTANTS,
+from opwright.backends.cuda.host.functions import CONSTANTS
+from opwright.backends.cuda.host.syntax import parsed_expression, plain_type, text_of
+from opwright.backends.cuda.host.values import (
     CPP_TYPES,
     Dim3,
+    KernelName,
     Pointer,
     binary,
     convert,
+    dtype_of_type,
+    with_types,
 )
 from opwright.backends.cuda.module import CudaModule
 from opwright.errors import NotSimulatedError
 
-__all__ = ["NUMBERS", "SIMULATE_BY_LAUNCHER", "Expressions", "Returned", "Run", "Scope"]
+__all__ = ["NUMBERS", "REFERENCE", "SIMULATE_BY_LAUNCHER", "Expressions", "Returned", "Run", "Scope"]
 
 SIMULATE_BY_LAUNCHER = "write a launcher in Python around ow.cuda_module(file), which is simulated"
 NUMBERS = frozenset({
@@ -29,6 +32,9 @@ NUMBERS = frozenset({
     "uintptr_t", "intptr_t",
 })  # fmt: skip
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+# What a scope has for the type of a reference that is not constant.
+REFERENCE = "&"
 
 Scope = dict[str, Any]
 Run = Callable[[Scope], Any]
@@ -43,6 +49,18 @@ class Expressions:
     """What statements consist of, but for calls. ``HostPart`` has the functions of the file."""
 
     module: CudaModule
+    # The variables that are lambdas.
+    lambdas: set[str]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The types that ``using`` and ``typedef`` name in the file."""
+        raise NotImplementedError
+
+    @property
+    def type_names(self) -> frozenset[str]:
+        """The names of template parameters and of types in functions: a scope has what they stand for."""
+        raise NotImplementedError
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -54,7 +72,8 @@ class Expressions:
         """The names of the file's host functions."""
         raise NotImplementedError
 
-    def function(self, name: str) -> Callable[..., Any]:
+    def own_call(self, name: str, templated: Sequence[str], node: Any) -> Callable[[Scope], Callable[..., Any]]:
+        """A function of the file with its template arguments, in the scope of a call."""
         raise NotImplementedError
 
     def statement(self, node: Any) -> Run:
@@ -96,11 +115,13 @@ class Expressions:
 
     def _of_identifier(self, node: Any) -> Run:
         name = text_of(node).rpartition("::")[2]
+        if self.is_kernel(name):
+            return lambda scope: scope.get(name, KernelName(text_of(node)))
         if name in CONSTANTS and name not in self.constants:
             return lambda scope: scope.get(name, CONSTANTS[name])
         known = self.constants.get(name)
         default = self._value(known.child_by_field_name("value")) if known is not None else None
-        macro = next((m for m in self.module.source.parsed.macros if m.name == name and not m.parameters), None)
+        macro = self._macro_called(name, node, has_parameters=False)
         if macro is not None and default is None:
             default = self._value(self._parsed_macro(macro, node))
         line = self._where(node)
@@ -115,6 +136,16 @@ class Expressions:
         return run
 
     _of_qualified_identifier = _of_identifier
+
+    def is_kernel(self, name: str) -> bool:
+        return name in self.module.source.kernels
+
+    def _of_template_function(self, node: Any) -> Run:
+        """A kernel as a value."""
+        text = text_of(node)
+        if not self.is_kernel(text.partition("<")[0]):
+            raise self._not_simulated(node, "a template function")
+        return lambda scope: KernelName(with_types(text, scope))
 
     def _of_unary_expression(self, node: Any) -> Run:
         sign, value = text_of(node.child_by_field_name("operator")), self._value(node.child_by_field_name("argument"))
@@ -143,30 +174,78 @@ class Expressions:
 
     def _of_assignment_expression(self, node: Any) -> Run:
         target, value = node.child_by_field_name("left"), self._value(node.child_by_field_name("right"))
-        sign, name = text_of(node.child_by_field_name("operator")).removesuffix("="), text_of(target)
-        if target.type != "identifier":
-            raise self._not_simulated(node, "an assignment to more than a variable")
+        sign = text_of(node.child_by_field_name("operator")).removesuffix("=")
+        before, assign = self._value(target), self._assignment(target)
 
         def run(scope: Scope) -> Any:
             new = value(scope)
-            new = self._guarded(node, binary, sign, scope[name], new) if sign else new
-            scope[name] = self._converted(new, scope.get(f"declared {name}", "auto"), node)
-            return scope[name]
+            return assign(scope, self._guarded(node, binary, sign, before(scope), new) if sign else new)
 
         return run
 
     def _of_update_expression(self, node: Any) -> Run:
-        name, step = text_of(node.child_by_field_name("argument")), 1 if "++" in text_of(node) else -1
-        return lambda scope: scope.__setitem__(name, scope[name] + step)
+        target, step = node.child_by_field_name("argument"), 1 if "++" in text_of(node) else -1
+        before, assign = self._value(target), self._assignment(target)
+        is_prefix = node.children[0].type in ("++", "--")
+
+        def run(scope: Scope) -> Any:
+            old = before(scope)
+            new = assign(scope, self._guarded(node, binary, "+", old, step))
+            return new if is_prefix else old
+
+        return run
+
+    def _assignment(self, target: Any) -> Callable[[Scope, Any], Any]:
+        """Assigns to a variable, an element of a vector, or a field of a ``dim3``."""
+        if target.type == "subscript_expression":
+            whole, index = self._parts_of_subscript(target)
+
+            def assign_element(scope: Scope, new: Any) -> Any:
+                values, at = whole(scope), index(scope)
+                if not isinstance(values, list) or not 0 <= at < len(values) or type(values[at]) is not type(new):
+                    raise self._not_simulated(target, "an assignment to this element")
+                values[at] = new
+                return new
+
+            return assign_element
+        owner = target.child_by_field_name("argument") if target.type == "field_expression" else target
+        if owner.type != "identifier":
+            raise self._not_simulated(target, "an assignment to more than a variable")
+        name = text_of(owner)
+        field = text_of(target.child_by_field_name("field")) if owner is not target else ""
+
+        def assign(scope: Scope, new: Any) -> Any:
+            declared = scope.get(f"declared {name}", "auto")
+            if declared == REFERENCE:
+                raise self._not_simulated(target, "an assignment through a reference")
+            if field and not (isinstance(scope.get(name), Dim3) and field in "xyz"):
+                raise self._not_simulated(target, f"an assignment to the field {field}")
+            scope[name] = scope[name].replaced(field, int(new)) if field else self._converted(new, declared, target)
+            if f"kept {name}" in scope:
+                scope[f"kept {name}"][name] = scope[name]
+            return scope[name]
+
+        return assign
 
     def _of_initializer_list(self, node: Any) -> Run:
         values = [self._value(child) for child in node.named_children]
         return lambda scope: tuple(value(scope) for value in values)
 
+    def _of_compound_literal_expression(self, node: Any) -> Run:
+        name, values = text_of(node.child_by_field_name("type")), self._value(node.child_by_field_name("value"))
+        if name == "dim3":
+            return lambda scope: Dim3(*map(int, values(scope)))
+        if re.fullmatch(r"std::vector<int64_t>|(?:at|c10|torch)::IntArrayRef", name):
+            return lambda scope: list(values(scope))
+        raise self._not_simulated(node, f"a {name} from a list")
+
     def _of_subscript_expression(self, node: Any) -> Run:
-        whole = self._value(node.child_by_field_name("argument"))
+        whole, index = self._parts_of_subscript(node)
+        return lambda scope: self._guarded(node, lambda: whole(scope)[index(scope)])
+
+    def _parts_of_subscript(self, node: Any) -> tuple[Run, Run]:
         (index,) = (self._value(c) for c in node.child_by_field_name("indices").named_children)
-        return lambda scope: whole(scope)[index(scope)]
+        return self._value(node.child_by_field_name("argument")), index
 
     def _of_sizeof_expression(self, node: Any) -> Run:
         type_node = node.child_by_field_name("type") or node.child_by_field_name("value").named_children[0]
@@ -189,13 +268,17 @@ class Expressions:
         name = plain_type(type_text)
         if name.endswith("*"):
             pointee = name[:-1].strip()
+            pointee = self.aliases.get(pointee, pointee)
             return lambda scope: self._as_pointer(value(scope), scope.get(f"type {pointee}", pointee), node)
-        if name not in NUMBERS:
+        name = self.aliases.get(name, name)
+        if name not in NUMBERS | self.type_names and dtype_of_type(name) is None:
             raise self._not_simulated(node, f"a cast to {name}")
 
         def run(scope: Scope) -> Any:
-            given = value(scope)
-            return self._converted(given.address if isinstance(given, Pointer) else given, name, node)
+            given, type_name = value(scope), scope.get(f"type {name}", name)
+            if type_name in self.type_names:
+                raise self._not_simulated(node, f"a cast to {type_name}")
+            return self._converted(given.address if isinstance(given, Pointer) else given, type_name, node)
 
         return run
 
@@ -216,6 +299,12 @@ class Expressions:
             return value.field(field)
 
         return run
+
+    def _macro_called(self, name: str, node: Any, has_parameters: bool) -> Any:
+        found = [m for m in self.module.source.parsed.macros if m.name == name and bool(m.parameters) == has_parameters]
+        if len({self._body_of(m) for m in found}) > 1:
+            raise self._not_simulated(node, f"the macro {name}, which has several definitions")
+        return found[0] if found else None
 
     def _body_of(self, macro: Any) -> str:
         """The text of a macro, with its literals."""

@@ -6,18 +6,20 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from opwright.backends.cuda.host_expressions import NUMBERS, Expressions, Returned, Run, Scope
-from opwright.backends.cuda.host_syntax import inner_of, parsed, plain_type, text_of
-from opwright.backends.cuda.host_values import (
+import torch
+
+from opwright.backends.cuda.host.expressions import NUMBERS, Expressions, Returned, Run, Scope
+from opwright.backends.cuda.host.functions import FUNCTIONS, METHODS, NO_EFFECT, dispatched_dtypes
+from opwright.backends.cuda.host.syntax import inner_of, parsed, plain_type, text_of
+from opwright.backends.cuda.host.values import (
     CPP_TYPES,
-    FUNCTIONS,
-    METHODS,
-    NO_EFFECT,
     Dim3,
+    KernelName,
     Pointer,
-    dispatched_dtypes,
+    dtype_of_type,
+    with_types,
 )
-from opwright.backends.simulation import Parameter, simulated_kernel
+from opwright.backends.simulation import Parameter, simulated_kernel, split_commas
 from opwright.errors import LaunchError
 
 __all__ = ["Calls"]
@@ -50,13 +52,52 @@ class Calls(Expressions):
             return lambda scope: 0
         if _DISPATCH.fullmatch(bare):
             return self._dispatch(node, bare, arguments)
-        return self._call(node, bare, arguments)
+        if bare == "numeric_limits":
+            return self._limit(node, templated)
+        return self._call(node, bare, templated.rpartition(">")[0], arguments)
 
     def _of_primitive_type(self, node: Any) -> Run:
         raise self._not_simulated(node, "a type as a value")
 
-    def _call(self, node: Any, name: str, arguments: Sequence[Any]) -> Run:
-        macro = next((m for m in self.module.source.parsed.macros if m.name == name and m.parameters), None)
+    def _kernel_of(self, called: Any, text: str, bare: str) -> Run:
+        """The name of the kernel that is launched: it may be the value of a variable."""
+        if not self.is_kernel(bare) and "<" not in text:
+            variable = self._value(called)
+
+            def value(scope: Scope) -> Any:
+                kernel = variable(scope)
+                if not isinstance(kernel, KernelName) or self._lacks_arguments(kernel):
+                    raise self._not_simulated(called, f"a launch of {text}")
+                return kernel
+
+            return value
+        if self._lacks_arguments(text):
+            raise self._not_simulated(called, f"the launch of the template {text} without its arguments")
+        return lambda scope: with_types(text, scope)
+
+    def _lacks_arguments(self, text: str) -> bool:
+        return "<" not in text and self.module.source.defining(text).is_template(text.rpartition("::")[2])
+
+    def _limit(self, node: Any, text: str) -> Run:
+        """``std::numeric_limits<T>::max()``, and others."""
+        type_name, _, which = text.rpartition(">::")
+        if which not in ("max", "lowest", "min", "infinity", "epsilon"):
+            raise self._not_simulated(node, f"the limit {which}")
+
+        def run(scope: Scope) -> Any:
+            dtype = dtype_of_type(scope.get(f"type {type_name}", type_name))
+            if dtype is None or (which in ("infinity", "epsilon") and not dtype.is_floating_point):
+                raise self._not_simulated(node, f"a limit of {type_name}")
+            if which == "infinity":
+                return float("inf")
+            limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+            names = {"epsilon": "eps", "lowest": "min", "min": "tiny" if dtype.is_floating_point else "min"}
+            return getattr(limits, names.get(which, which))
+
+        return run
+
+    def _call(self, node: Any, name: str, templated: str, arguments: Sequence[Any]) -> Run:
+        macro = self._macro_called(name, node, has_parameters=True)
         if macro is not None:
             return self._macro(node, macro, arguments)
         values = [self._value(argument) for argument in arguments]
@@ -64,9 +105,16 @@ class Calls(Expressions):
             return self._cast(name, values[0], node)
         if name == "dim3":
             return lambda scope: Dim3(*(int(value(scope)) for value in values))
-        function = self.function(name) if name in self.own_names else FUNCTIONS.get(name)
-        if function is None:
+        if name in self.lambdas and not templated:
+            return lambda scope: self._guarded(node, scope[name], *(value(scope) for value in values))
+        if name in self.own_names:
+            own = self.own_call(name, split_commas(templated) if templated else (), node)
+            return lambda scope: self._guarded(node, own(scope), *(value(scope) for value in values))
+        function = FUNCTIONS.get(name)
+        if function is None or (templated and (name not in ("min", "max") or templated not in NUMBERS)):
             raise self._not_simulated(node, f"a call of {name}")
+        if templated:
+            values = [self._cast(templated, value, node) for value in values]
         return lambda scope: self._guarded(node, function, *(value(scope) for value in values))
 
     def _method(self, called: Any, arguments: Sequence[Any]) -> Run:
@@ -108,9 +156,12 @@ class Calls(Expressions):
         for name, argument in zip(names, map(text_of, arguments), strict=True):
             body = re.sub(rf"#\s*{name}\b", lambda _, a=argument: f'"{a}"', body)  # type: ignore[misc]
             body = re.sub(rf"\b{name}\b", lambda _, a=argument: a, body)  # type: ignore[misc]
-        if body.strip().rstrip(";").endswith(")") and not body.lstrip().startswith("do"):
-            return self.statement(parsed(f"{body.strip().rstrip(';')};", node))
-        raise self._not_simulated(node, f"the macro {macro.name}")
+        if "##" in body or (tree := parsed(f"{body.strip().rstrip(';')};", node)) is None:
+            raise self._not_simulated(node, f"the macro {macro.name}")
+        parts = [child for child in tree.named_children if child.type != "comment"]
+        if len(parts) == 1 and parts[0].type == "expression_statement" and parts[0].named_children:
+            return self._value(parts[0].named_children[0])
+        return self.statement(tree)
 
     def _dispatch(self, node: Any, macro: str, arguments: Sequence[Any]) -> Run:
         name_at = next((i for i, a in enumerate(arguments) if a.type == "string_literal"), None)
@@ -141,14 +192,13 @@ class Calls(Expressions):
 
     def _launch(self, node: Any, called: Any, configuration: Sequence[Any], arguments: Sequence[Any]) -> Run:
         text = text_of(called)
-        bare = text.partition("<")[0]
-        if "<" not in text and self.module.source.defining(bare).is_template(bare.rpartition("::")[2]):
-            raise self._not_simulated(node, f"the launch of the template {bare} without its arguments")
+        bare = text.partition("<")[0].rpartition("::")[2]
+        named = self._kernel_of(called, text, bare)
         places = [self._value(part) for part in configuration[:3]]
         values = [self._value(argument) for argument in arguments]
 
         def run(scope: Scope) -> None:
-            kernel = self.module[_with_types(text, scope)]
+            kernel = self.module[named(scope)]
             launch = tuple(place(scope) for place in places)
             passed = [value(scope) for value in values]
             if 0 in launch[0] if isinstance(launch[0], tuple) else launch[0] == 0:
@@ -162,20 +212,6 @@ class Calls(Expressions):
             kernel[launch](*map(_implicitly, passed, parameters))
 
         return run
-
-
-def _with_types(text: str, scope: Scope) -> str:
-    """A kernel's name with the types and numbers that its template arguments stand for."""
-
-    def written(found: re.Match[str]) -> str:
-        name = found[0]
-        if f"type {name}" in scope:
-            return str(scope[f"type {name}"])
-        value = scope.get(name)
-        return str(value).lower() if isinstance(value, int) else name
-
-    name, opening, arguments = text.partition("<")
-    return name + opening + re.sub(r"\b[A-Za-z_]\w*\b", written, arguments) if opening else name
 
 
 def _implicitly(value: Any, parameter: Parameter) -> Any:

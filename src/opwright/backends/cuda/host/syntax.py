@@ -14,16 +14,18 @@ def text_of(node: Any) -> str:
     return str(node.text.decode())
 
 
-def parsed(statements: str, place: Any) -> Any:
-    """The tree of statements, in the line of a node that stands for them."""
+def parsed(statements: str, place: Any) -> Any | None:
+    """The tree of statements, in the line of a node that stands for them; None if the text is something else."""
     before = "\n" * int(place.start_point[0])
-    return syntax_tree(f"{before}void f() {{ {statements} }}").named_children[0].child_by_field_name("body")
+    tree = syntax_tree(f"{before}void f() {{ {statements} }}")
+    is_one = len(tree.named_children) == 1 and not tree.has_error
+    return tree.named_children[0].child_by_field_name("body") if is_one else None
 
 
 def parsed_expression(text: str, place: Any) -> Any | None:
     """The tree of one expression, in the line of a node; None if the text is more than one, or none."""
     body = parsed(f"{text};", place)
-    if len(body.named_children) != 1 or body.named_children[0].type != "expression_statement":
+    if body is None or len(body.named_children) != 1 or body.named_children[0].type != "expression_statement":
         return None
     return body.named_children[0].named_children[0]
 
