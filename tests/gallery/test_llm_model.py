@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 
 import pytest
 import torch
@@ -55,6 +56,30 @@ def test_a_patched_model_gives_the_same_and_its_gradients(family):
     assert_alike(step(model, labels), with_ignored, rtol=1e-4, atol=1e-6)
     unpatch(model)
     assert_alike(step(model), before, rtol=0, atol=0)
+
+
+def test_experts_are_replaced_and_those_that_are_not_whole_are_not(monkeypatch):
+    model, called = patch(model_of("Mixtral")), []
+    experts = [module for module in model.modules() if type(module).__name__ == "MixtralExperts"]
+    patches = importlib.import_module("opwright.gallery.llm.models.patch")
+    plain = patches.grouped_mm
+    monkeypatch.setattr(patches, "grouped_mm", lambda x, *others: called.append(x.shape[0]) or plain(x, *others))
+    x, chosen = torch.randn(5, 32), torch.tensor([[0, 3], [3, 1], [0, 1], [1, 0], [3, 0]])
+    shares = torch.rand(5, 2)
+    found = experts[0](x, chosen, shares)  # nobody asks the third
+    assert called == [10, 10]
+    torch.testing.assert_close(found, type(experts[0]).forward(experts[0], x, chosen, shares), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(experts[0](x[:0], chosen[:0], shares[:0]), x[:0])
+    wrong = experts[0](x, chosen.flip(1), shares)
+    assert not torch.allclose(found, wrong, rtol=1e-2)
+    for spoiled in ("several processes", "activation"):
+        other = model_of("Mixtral")
+        for module in other.modules():
+            if type(module).__name__ == "MixtralExperts":
+                module.num_experts -= spoiled == "several processes"
+                module.act_fn = torch.nn.ReLU() if spoiled == "activation" else module.act_fn
+        patch(other)
+        assert not any("forward" in m.__dict__ for m in other.modules() if type(m).__name__ == "MixtralExperts")
 
 
 def test_it_generates_the_same_tokens():

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from opwright.gallery.llm.activations import Activation, glu
 from opwright.gallery.llm.cross_entropy import IGNORED, cross_entropy
+from opwright.gallery.llm.experts import combine, grouped_mm, permute, sort_by_expert
 from opwright.gallery.llm.linear_cross_entropy import linear_cross_entropy
 from opwright.gallery.llm.models.attend import Attention
 from opwright.gallery.llm.norms import add_rms_norm, rms_norm
@@ -22,11 +23,11 @@ ACTIVATIONS: dict[str, Activation] = {"SiLU": "silu", "SiLUActivation": "silu", 
 
 
 def patch(model, without_logits=False):
-    """Compute norms, gated activations, rotary embeddings, attention and the loss of a model with these operators.
+    """Compute norms, gated activations, rotary embeddings, attention, experts and the loss with these operators.
 
     Parameters, buffers and their names stay, so that checkpoints go both ways. Only modules whose classes are known to
-    compute the same are changed: those of Llama, Mistral, Qwen2, Qwen3 and, without its experts, Mixtral. A module
-    whose ``forward`` somebody has replaced stays as it is, as does a loss.
+    compute the same are changed: those of Llama, Mistral, Qwen2, Qwen3 and Mixtral. A module whose ``forward`` somebody
+    has replaced stays as it is, as does a loss; so do experts that several processes share.
 
     Args:
         model: a model of ``transformers``, or any module that contains parts of one. Its attention is replaced where it
@@ -85,6 +86,26 @@ def for_mlp(module):
     return lambda self, x: self.down_proj(glu(self.gate_proj(x), self.up_proj(x), activation))
 
 
+def for_experts(module):
+    activation = ACTIVATIONS.get(type(module.act_fn).__name__)
+    count, inner, outer = module.config.num_local_experts, module.intermediate_dim, module.hidden_dim
+    sizes = [tuple(weights.shape) for weights in (module.gate_up_proj, module.down_proj)]
+    has_all = module.num_experts == count and sizes == [(count, 2 * inner, outer), (count, outer, inner)]
+    return experts_forward(activation) if activation is not None and has_all else None
+
+
+def experts_forward(activation):
+    """Each expert computes all rows of its tokens at once."""
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        places, _, offsets = sort_by_expert(top_k_index.to(torch.int32), self.num_experts)
+        rows = permute(hidden_states, places)
+        gate, up = grouped_mm(rows, self.gate_up_proj, offsets).chunk(2, -1)
+        return combine(grouped_mm(glu(gate, up, activation), self.down_proj, offsets), top_k_weights.float(), places)
+
+    return forward
+
+
 def for_attention(module):
     """The same code, with other functions for the rotary embedding and for attention."""
     code = inspect.unwrap(type(module).forward)
@@ -114,7 +135,9 @@ def layer_forward(self, hidden_states, **keywords):
     return both[1] + self.mlp(both[0])
 
 
-PARTS = {"RMSNorm": for_norm, "MLP": for_mlp, "Attention": for_attention, "DecoderLayer": for_layer}
+PARTS = {
+    "RMSNorm": for_norm, "MLP": for_mlp, "Experts": for_experts, "Attention": for_attention, "DecoderLayer": for_layer,
+}  # fmt: skip
 
 
 def causal_loss(
