@@ -12,7 +12,7 @@ import kernelsim
 import opwright as ow
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.cuda.nvrtc import available
-from opwright.errors import CompileError, SimulatorError
+from opwright.errors import CompileError, NotSimulatedError, SimulatorError
 from opwright.results import Refused
 from tests.sampled import quick
 
@@ -245,6 +245,17 @@ def test_what_neither_has_is_an_error_in_both() -> None:
         wrong.compile("sm_90")
     with pytest.raises(CompileError, match="int128_t"):
         wrong["k"][1, 1](torch.zeros(1))
+
+
+@needs_nvrtc
+def test_what_only_the_simulator_lacks_is_no_error_of_the_source() -> None:
+    """A candidate failed for a method of CUB that the simulator did not have."""
+    text = "__global__ void k(const int* x, int* out) { out[0] = __dp2a_lo(x[0], x[1], 0); }"
+    x = torch.ones(2, dtype=torch.int32)
+    with pytest.raises(NotSimulatedError, match=r"cannot compile k, which NVRTC compiles: .*__dp2a_lo"):
+        ow.cuda_module(text)["k"][1, 1](x, x)
+    with pytest.raises(CompileError, match="not declared"):
+        ow.cuda_module(text.replace("x[1], 0", "y[1], 0"))["k"][1, 1](x, x)
 
 
 @needs_nvrtc

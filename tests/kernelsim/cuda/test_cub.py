@@ -164,6 +164,13 @@ def test_sorts() -> None:
     values, places = x.sort(stable=True)
     assert torch.equal(out[:N], values)
     assert torch.equal(out[N : 2 * N], places.float())
+    striped = "i * 96 + threadIdx.x"
+    descending = SORT.replace("Sort(keys", "SortDescendingBlockedToStriped(keys").replace(
+        "out[threadIdx.x * 3 + i] = keys[i]; out[288 + threadIdx.x * 3 + i]",
+        f"out[{striped}] = keys[i]; out[288 + {striped}]",
+    )
+    values, places = x.sort(stable=True, descending=True)
+    assert torch.equal(run(descending, x)[: 2 * N], torch.cat([values, places.float()]))
 
 
 def test_warps() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda import nvrtc
+from opwright.backends.cuda.simulated import telling_limits_from_errors
 from opwright.backends.cuda.variables import CpuMemory, DeviceVariable, GpuMemory, in_code, no_variable
 from opwright.backends.gpu.arguments import KernelStruct
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter
@@ -269,7 +270,9 @@ class CudaKernel:
         first = arguments[0] if arguments else None
         device = first.get_device() if type(first) is torch.Tensor and first.is_cuda else self._device_of(arguments)
         if device == _CPU:
-            run_simulated(self.module.source, self.name, configuration, arguments, self.module.simulated_variables)
+            source, variables = self.module.source, self.module.simulated_variables
+            with telling_limits_from_errors(source, self.name):
+                run_simulated(source, self.name, configuration, arguments, variables)
             return
         function = self._functions.get(device)
         if function is None:

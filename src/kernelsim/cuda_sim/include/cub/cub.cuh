@@ -513,6 +513,14 @@ class BlockRadixSort {
                                             int end = 8 * sizeof(Key), KERNELSIM_CUB_SITE) {
     sort(keys, values, begin, end, false, true, site);
   }
+  KERNELSIM_INLINE void SortDescendingBlockedToStriped(Key (&keys)[N], int begin = 0, int end = 8 * sizeof(Key),
+                                                      KERNELSIM_CUB_SITE) {
+    sort(keys, static_cast<Value*>(nullptr), begin, end, true, true, site);
+  }
+  KERNELSIM_INLINE void SortDescendingBlockedToStriped(Key (&keys)[N], Value (&values)[N], int begin = 0,
+                                                      int end = 8 * sizeof(Key), KERNELSIM_CUB_SITE) {
+    sort(keys, values, begin, end, true, true, site);
+  }
 
  private:
   // Bits that are ordered as the numbers are: -0.0 as 0.0 is, as in CUB.

@@ -19,6 +19,7 @@ from opwright.backends.cuda.host.values import (
     dtype_of_type,
     with_types,
 )
+from opwright.backends.cuda.simulated import telling_limits_from_errors
 from opwright.backends.simulation import Parameter, simulated_kernel, split_commas
 from opwright.errors import LaunchError
 
@@ -206,7 +207,8 @@ class Calls(Expressions):
                     f"{self._where(node)}: a grid must have blocks, got {launch[0]}",
                     fix="return before the launch where there is nothing to do: a GPU refuses an empty grid",
                 )
-            parameters = simulated_kernel(self.module.source, kernel.name).parameters
+            with telling_limits_from_errors(self.module.source, kernel.name):
+                parameters = simulated_kernel(self.module.source, kernel.name).parameters
             if len(passed) != len(parameters):
                 raise RuntimeError(f"{self._where(node)}: {text} takes {len(parameters)} arguments, got {len(passed)}")
             kernel[launch](*map(_implicitly, passed, parameters))

@@ -11,13 +11,13 @@ import torch
 from opwright.backends.cuda.host.functions import CONSTANTS
 from opwright.backends.cuda.host.syntax import parsed_expression, plain_type, text_of
 from opwright.backends.cuda.host.values import (
-    CPP_TYPES,
     Dim3,
     KernelName,
     Pointer,
     binary,
     convert,
     dtype_of_type,
+    size_of_type,
     with_types,
 )
 from opwright.backends.cuda.module import CudaModule
@@ -250,12 +250,13 @@ class Expressions:
     def _of_sizeof_expression(self, node: Any) -> Run:
         type_node = node.child_by_field_name("type") or node.child_by_field_name("value").named_children[0]
         name = plain_type(text_of(type_node))
+        name = self.aliases.get(name, name)
 
         def run(scope: Scope) -> int:
-            dtype = next((d for d, cpp in CPP_TYPES.items() if cpp == scope.get(f"type {name}", name)), None)
-            if dtype is None:
+            size = size_of_type(scope.get(f"type {name}", name))
+            if size is None:
                 raise self._not_simulated(node, f"the size of {name}")
-            return dtype.itemsize
+            return size
 
         return run
 

@@ -13,8 +13,8 @@ import torch
 from opwright.errors import NotSimulatedError
 
 __all__ = [
-    "CPP_TYPES", "Dim3", "KernelName", "Place", "Pointer", "binary", "convert", "dtype_of_type", "type_of",
-    "with_types",
+    "CPP_TYPES", "Dim3", "KernelName", "Place", "Pointer", "binary", "convert", "dtype_of_type", "size_of_type",
+    "type_of", "with_types",
 ]  # fmt: skip
 
 
@@ -62,9 +62,7 @@ class Pointer:
 
     def to(self, type_name: str) -> Pointer:
         """What a cast to a pointer to a type gives."""
-        dtype = dtype_of_type(type_name)
-        step = dtype.itemsize if dtype is not None else _BYTES_OF_OTHERS.get(type_name)
-        return Pointer(self.tensor, self.offset, step, dtype)
+        return Pointer(self.tensor, self.offset, size_of_type(type_name), dtype_of_type(type_name))
 
     def moved(self, count: int) -> Pointer:
         """The pointer to what lies ``count`` steps further.
@@ -126,6 +124,8 @@ _OTHER_NAMES = {
     "Half": torch.float16, "half": torch.float16, "__half": torch.float16, "BFloat16": torch.bfloat16,
     "__nv_bfloat16": torch.bfloat16, "nv_bfloat16": torch.bfloat16, "int32_t": torch.int32, "long": torch.int64,
     "long long": torch.int64, "unsigned char": torch.uint8, "short": torch.int16, "signed char": torch.int8,
+    "Float8_e4m3fn": torch.float8_e4m3fn, "__nv_fp8_e4m3": torch.float8_e4m3fn,
+    "Float8_e5m2": torch.float8_e5m2, "__nv_fp8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
 _DTYPES = {name.rpartition("::")[2]: dtype for dtype, name in CPP_TYPES.items()} | _OTHER_NAMES
 _BITS = {
@@ -147,6 +147,12 @@ _UNSIGNED_BITS = {
 def dtype_of_type(name: str) -> torch.dtype | None:
     """The dtype of tensors of a C++ type."""
     return _DTYPES.get(name if name in _DTYPES else name.rpartition("::")[2])
+
+
+def size_of_type(name: str) -> int | None:
+    """``sizeof``, in bytes; None if it is not known."""
+    dtype = dtype_of_type(name)
+    return dtype.itemsize if dtype is not None else _BYTES_OF_OTHERS.get(name)
 
 
 def convert(value: Any, type_name: str) -> Any:
