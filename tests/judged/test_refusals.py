@@ -86,3 +86,29 @@ def test_a_candidate_may_refuse_other_sizes_than_the_task_s(tmp_path: Path) -> N
     # KernelBench runs a candidate after the problem, in the same names, which have the sizes of the call.
     assert found["unknown"] is Status.PASS
     assert found["none"] is Status.FAIL
+
+
+@pytest.mark.slow  # whole checks
+def test_a_candidate_for_large_inputs_may_refuse_the_smaller_ones_that_stand_for_them(tmp_path: Path) -> None:
+    large = _PROBLEM.replace("rows = 4", "rows = 640").replace("columns = 32", "columns = 512")
+    (tmp_path / "problem.py").write_text(large)
+    texts = {
+        "for_its_sizes": _CANDIDATE.replace("CONDITION", "tuple(x.shape) != (640, 512)"),
+        "wrong_for_its_sizes": _CANDIDATE.replace("CONDITION", "tuple(x.shape) != (640, 512)").replace(
+            "return e /", "return 1.01 * e /"
+        ),
+        "refuses_its_sizes": _CANDIDATE.replace("CONDITION", "tuple(x.shape) == (640, 512)"),
+        "none": _CANDIDATE.replace("CONDITION", "True"),
+        "wrong_elsewhere": _CANDIDATE.replace("CONDITION", "False").replace(
+            "return e /", "return (1 if tuple(x.shape) == (640, 512) else 1.01) * e /"
+        ),
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    candidates = [tmp_path / f"{name}.py" for name in texts]
+    report = judge(tmp_path / "problem.py", *candidates, checks=["values", "published rule"])
+    found = {Path(row.candidate).stem: row.status for row in report.rows}
+    assert found["for_its_sizes"] in (Status.PASS, Status.THIN), report.rows
+    assert {name: status for name, status in found.items() if name != "for_its_sizes"} == dict.fromkeys(
+        ("wrong_for_its_sizes", "refuses_its_sizes", "none", "wrong_elsewhere"), Status.FAIL
+    )

@@ -313,9 +313,24 @@ class Context:
     def _is_refused(self, case: Case, raised: Raised) -> bool:
         """Whether a kernel may raise this for a case. One that returns nothing for the task's own inputs, and has
         returned nothing before, takes nothing at all."""
-        if not self.op.contract.own_inputs.may_refuse or case.sample is not None or not is_refusal(raised):
+        own_inputs = self.op.contract.own_inputs
+        if not own_inputs.may_refuse or self._is_own(case) or not is_refusal(raised):
             return False
-        return any(self.records.returned.values()) or any(self.ran(c) for c in self.cases if c.sample is not None)
+        if any(self.records.returned.values()):
+            return True
+        own = [c for c in self.cases if self._is_own(c)]
+        if own_inputs.samples_are_smaller:  # its own sizes may be too large here
+            return not any(isinstance(self.observe(c), Observation) and not self.ran(c) for c in own)
+        return any(self.ran(c) for c in own)
+
+    def _is_own(self, case: Case) -> bool:
+        """Whether a case has the task's own inputs, or its own sizes where the samples are smaller ones."""
+        own_inputs = self.op.contract.own_inputs
+        if not own_inputs.samples_are_smaller:
+            return case.sample is not None
+        sizes = dict(case.sizes)
+        own = zip(*own_inputs.sizes.values(), strict=True)
+        return any(all(sizes.get(n) == v for n, v in zip(own_inputs.sizes, values, strict=True)) for values in own)
 
     def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written. A seed is for torch's generators."""

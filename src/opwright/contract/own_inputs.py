@@ -41,6 +41,8 @@ class OwnInputs:
         rule: the rule of the format in which the operator's task was published.
         may_refuse: whether a kernel may raise an exception for other inputs than the samples, as a contract that was
             inferred may have more sizes than its kernels were written for.
+        samples_are_smaller: whether the samples stand for larger inputs, which a kernel may be written for: it may
+            refuse them, too, but not what has the sizes of ``op.sizes``.
         contiguous: whether tensors have no other layout.
         reference_code: where a published task has the reference: a file, and a function in it, or "" for the whole.
         expects_kernel: whether a kernel in any language must not leave all of the work to torch's functions.
@@ -52,6 +54,7 @@ class OwnInputs:
     sizes: dict[str, tuple[int | tuple[int, ...], ...]] = field(default_factory=dict)
     rule: Rule | None = None
     may_refuse: bool = False
+    samples_are_smaller: bool = False
     contiguous: bool = False
     reference_code: tuple[tuple[str, str], ...] = ()
     expects_kernel: bool = False

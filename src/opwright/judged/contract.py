@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opwright.contract.shapes.dims import evaluate
 from opwright.judged.shown import Place
 
 __all__ = ["Inferred", "InferredTensor"]
@@ -56,6 +58,12 @@ class Inferred:
     is_random: bool = False
     returns_tuple: bool = False
     scalars: Mapping[int, Any] = field(default_factory=dict)
+
+    @property
+    def own_elements(self) -> int:
+        """The elements of the task's own inputs."""
+        sizes = [[int(evaluate(dim, self.own)) for dim in a.dims] for a in self.arguments if a.dims is not None]
+        return sum(map(math.prod, sizes))
 
     @property
     def has_one_shape(self) -> bool:

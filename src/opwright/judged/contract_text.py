@@ -57,6 +57,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         "",
         *(_samples(task, inferred) if task.inputs else []),
         f"{task.name}.contract.own_inputs.may_refuse = True",
+        *_smaller_samples(task, inferred),
         f"{task.name}.contract.own_inputs.contiguous = True",
         *([f"{task.name}.contract.own_inputs.expects_kernel = True"] if task.expects_kernel else []),
         f"{task.name}.contract.own_inputs.reference_code = {task.reference_code!r}",
@@ -102,6 +103,11 @@ def _from_where(task: Task) -> str:
 def _samples(task: Task, inferred: Inferred) -> list[str]:
     drawn = f"task.samples({_LARGEST_SAMPLE}, where={list(inferred.where)!r})"
     return [f"@{task.name}.samples", "def _():", f"    yield from {drawn}", "", ""]
+
+
+def _smaller_samples(task: Task, inferred: Inferred) -> list[str]:
+    is_large = bool(task.inputs) and inferred.own_elements > _LARGEST_SAMPLE
+    return [f"{task.name}.contract.own_inputs.samples_are_smaller = True"] if is_large else []
 
 
 def _options(inferred: Inferred) -> str:

@@ -36,6 +36,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
             continue
         wrong = _wrong_by(rule, run)
         message = f"{WRONG_BY} {rule.format}: {wrong}" if wrong else f"correct by the rule of {rule.format}"
+        if context.op.contract.own_inputs.samples_are_smaller:
+            message = f"{message} (for smaller inputs than the task's own)"
         yield Finding(NAME, Status.WARNING if wrong else Status.PASS, str(case), message)
 
 

@@ -68,8 +68,9 @@ from opwright.contract.shapes.dims import AnyDim, NamedDim, VariadicDim, size_na
 
 __all__ = ["cases"]
 
-# The maximum number of elements in one argument of a case of ``op.sizes``.
-_TYPICAL_ELEMENTS = 1 << 16
+# The maximum number of elements in one argument of a case of ``op.sizes``, and of a published task's own sizes, which
+# its kernels may be written for.
+_TYPICAL_ELEMENTS, _PUBLISHED_ELEMENTS = 1 << 16, 1 << 22
 _LONG = 2048
 _SIDE = 6
 # So many choices of options are tried with strided arguments, too.
@@ -333,8 +334,10 @@ def _square(contract: Contract, base: Case) -> list[Case]:
 
 def _typical(contract: Contract, base: Case) -> list[Case]:
     """The sizes of ``op.sizes`` that are not too large for a check."""
-    found = (admissible(contract, case) for case in in_step(base, contract.own_inputs.sizes))
-    return [c for c in found if c is not None and elements(contract, c) <= _TYPICAL_ELEMENTS]
+    own = contract.own_inputs
+    most = _PUBLISHED_ELEMENTS if own.samples_are_smaller else _TYPICAL_ELEMENTS
+    found = (admissible(contract, case) for case in in_step(base, own.sizes))
+    return [c for c in found if c is not None and elements(contract, c) <= most]
 
 
 def _with_own_sizes(contract: Contract, base: Case) -> list[Case]:
