@@ -41,6 +41,22 @@ def test_constants_become_dims_and_parameters_become_arguments(tmp_path: Path) -
     assert not found.has_one_shape
 
 
+@pytest.mark.parametrize("layers", [31, 32])
+def test_more_parameters_than_an_operator_has_arguments_are_refused(tmp_path: Path, layers: int) -> None:
+    text = f"""
+import torch
+class Model(torch.nn.Sequential):
+    def __init__(self): super().__init__(*(torch.nn.Linear(4, 4) for _ in range({layers})))
+def get_inputs(): return [torch.randn(3, 4)]
+def get_init_inputs(): return []
+"""
+    if 2 * layers + 1 <= 64:
+        assert len(inferred(tmp_path, text).arguments) == 2 * layers + 1
+        return
+    with pytest.raises(TargetError, match=r"must be at most 64, as torch's operators have no more arguments, got 65"):
+        inferred(tmp_path, text)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

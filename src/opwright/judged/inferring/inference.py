@@ -38,6 +38,10 @@ _DRAWN, _MOST_DRAWN = 4, 1 << 20
 _POOL = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 64)
 
 
+# Of an operator of torch.
+_MOST_ARGUMENTS = 64
+
+
 def infer(task: Task, seconds: float = math.inf) -> Inferred:
     """Infer the contract of a task.
 
@@ -155,6 +159,12 @@ def _refuse_unstated(task: Task, own: Run) -> None:
         )
     if not own.tensors or not own.outputs:
         raise TargetError(f"{task.file}: {task.reference} takes or returns no tensor", fix="name another task")
+    if len(own.tensors) > _MOST_ARGUMENTS:
+        raise TargetError(
+            f"{task.file}: inputs, parameters and buffers must be at most {_MOST_ARGUMENTS}, as torch's operators have "
+            f"no more arguments, got {len(own.tensors)}",
+            fix="judge parts of the model",
+        )
 
 
 # --- which numbers may differ, and what they determine ---
