@@ -1,6 +1,8 @@
 """Importing a Python file by its path: the module, and ``sys.modules`` after success and failure."""
 
+import os
 import pickle
+import py_compile
 import sys
 
 import pytest
@@ -85,6 +87,16 @@ def test_a_failing_file_may_be_repaired_and_imported_again(tmp_path, name):
         import_file(path, name)
     write(path, "x = 'repaired, and longer'\n")
     assert import_file(path, name).x == "repaired, and longer"
+
+
+def test_bytecode_of_another_text_is_not_run(tmp_path, name):
+    """It has the same size, and the same time of the last change, as files of an archive may have."""
+    path = tmp_path / "a.py"
+    for text in ("x = 2\n", "x = 3\n"):
+        write(path, text)
+        os.utime(path, (1e9, 1e9))
+        assert import_file(path, name).x == int(text[-2])
+        py_compile.compile(str(path))
 
 
 def test_a_file_that_is_not_python_is_refused(tmp_path, name):
