@@ -150,6 +150,8 @@ def _checked(
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
     events.planned(len(tasks))
     items = [CheckItem.of(task, settings) for task in tasks]
+    for item in items:
+        item.forget_failures()
     verdicts: dict[int, Verdict] = {}
     try:
         with contextlib.ExitStack() as stack:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,8 +34,8 @@ from opwright.workers.sandbox import sandbox_of_this_system
 __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
 
 _GIB = 1 << 30
-# Calls of ``judge`` in this process, as torch has one operator of a name.
-_calls = itertools.count()
+# One call at a time: the operators of two calls may have the same names, and torch has one operator of a name.
+_alone = threading.Lock()
 
 # Of the time that a contract may take, the share in which other values of constants are tried.
 _SHARE_OF_TRIALS = 0.5
@@ -92,13 +93,12 @@ def judge(
         write_contract = f"{resume}.contracts"  # verdicts belong to contracts in a folder that stays
     in_words += f"; at most {limit / _GIB:.3g} GiB of memory each" if limit else "; no limit on memory"
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone)
         stack.enter_context(without_running_tasks())
         folder = Path(write_contract or stack.enter_context(tempfile.TemporaryDirectory(prefix="opwright-judge-")))
         folder.mkdir(parents=True, exist_ok=True)
         given = Path(references) if references is not None else None
         found, unread = read_tasks([str(p) for p in paths], folder.resolve(), format, given)
-        if number := next(_calls):
-            found = [dataclasses.replace(task, namespace=f"judged_{number}") for task in found]
         seconds = _SHARE_OF_TRIALS * timeout
         requests = [Request(task, folder.resolve(), is_confined, limit, seconds=seconds) for task in found]
         contracts = {request.task.name: contract_of(request, timeout) for request in requests}
@@ -214,9 +214,11 @@ def _row(
 
 
 def _loaded(file: Path, contract: Contract) -> Op[..., Any] | None:
-    """The operator of a contract file. If it cannot be defined, the reason is added to the contract."""
+    """The operator of a contract file, which an earlier call in this process may have loaded with other contents. If it
+    cannot be defined, the reason is added to the contract."""
     if "error" in contract:
         return None
+    sys.modules.pop(file.stem, None)
     try:
         (operator,) = load_target(str(file))
     except OpwrightError as error:

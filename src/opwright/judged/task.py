@@ -58,7 +58,6 @@ class Task:
         loads_state: whether the format gives parameters to a candidate with ``load_state_dict``, strictly.
         shares_names: whether a candidate's code finds the names of the reference's file, as code that is run after it.
         more_reference: further files that have the reference, each with the function in it, or "" for the whole.
-        namespace: that of the operator; each call of ``judge`` in a process has another one.
     """
 
     name: str
@@ -78,7 +77,6 @@ class Task:
     loads_state: bool = False
     shares_names: bool = False
     more_reference: tuple[tuple[Path, str], ...] = ()
-    namespace: str = "judged"
 
     @property
     def reference_code(self) -> tuple[tuple[str, str], ...]:
@@ -92,4 +90,4 @@ class Task:
     @property
     def qualname(self) -> str:
         """The operator's name in torch."""
-        return f"{self.namespace}::{self.name}"
+        return f"judged::{self.name}"

@@ -344,3 +344,28 @@ def test_an_interrupted_check_reports_what_it_has_found(namespace, is_wrong):
     assert not report.passed
     assert [verdict.status for verdict in report.verdicts] == ["fail"] * is_wrong
     assert all(verdict.failures[0].case for verdict in report.verdicts)
+
+
+@pytest.mark.slow
+def test_an_interrupted_check_reports_nothing_that_an_earlier_one_has_found(namespace):
+    @ow.op(f"{namespace}::halved")
+    def halved(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        return x / 2
+
+    halved.python(lambda x: x / 3, name="wrong")
+    halved.python(lambda x: x / 4, name="wrong, too")
+    options = {"device": "cpu", "checks": ["values"], "level": "smoke", "jobs": 1}
+    assert [verdict.status for verdict in ow.check(halved, **options).verdicts] == ["fail", "fail"]
+    main = threading.main_thread().ident
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(item, text):
+        if text == "load":  # the first kernel only; the main thread waits, and has to be woken
+            signal.pthread_kill(main, signal.SIGINT)
+
+    try:
+        with pytest.raises(Interrupted) as raised:
+            ow.check(halved, events=ow.Events(step=interrupt), **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not [v for v in raised.value.report.verdicts if v.kernel == "wrong, too"]  # it had not begun

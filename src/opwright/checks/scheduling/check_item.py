@@ -118,6 +118,10 @@ class CheckItem:
             return None
         return verdict_of(self.task, self.settings, Outcome(findings=findings, is_incomplete=True))
 
+    def forget_failures(self) -> None:
+        """Forget what an earlier check in this process has found of a kernel of the same name."""
+        _found_so_far.pop(self.name, None)
+
 
 # By the names of items. What their processes leave as they are ended is not among it.
 _found_so_far: dict[str, tuple[Finding, ...]] = {}
