@@ -19,9 +19,12 @@ def main() -> NoReturn:
     code = run_command(sys.argv) if is_forked(sys.argv[1:]) else None
     if code is not None and code >= 0:
         sys.exit(code)
-
-    from opwright.cli import run
-    from opwright.cli.common import FAILED
+    try:
+        from opwright.cli import run
+        from opwright.cli.common import FAILED
+    except KeyboardInterrupt:
+        print("opwright: interrupted before the command began", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)  # INTERRUPTED, which may not be imported
 
     if code is None:
         run()

@@ -136,6 +136,56 @@ def test_a_full_disk_under_resume_keeps_what_was_judged(runs: Path, monkeypatch:
     assert any(row.verdict is not None for row in report.rows)
 
 
+@pytest.mark.parametrize(
+    ("options", "raised", "said"),
+    [
+        ([], KeyboardInterrupt, "no candidate was checked, and 0 of 1 contracts were inferred; nothing is kept"),
+        (["--json", "r.json"], KeyboardInterrupt, "no candidate was checked"),
+        ([], ValueError, ""),
+    ],
+)
+def test_ctrl_c_before_the_first_check_is_one_line(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], raised: type[BaseException], said: str
+) -> None:
+    def interrupted(*_: object) -> Any:
+        raise raised
+
+    monkeypatch.chdir(runs.parent)
+    monkeypatch.setattr(run, "contract_of", interrupted)
+    done = CliRunner().invoke(app, ["judge", str(runs), *options])
+    assert (done.exit_code == 130) is bool(said)
+    assert said in done.output
+    assert done.output.count("interrupted") == done.output.count("\n") == bool(said)
+    assert not Path("r.json").exists()
+
+
+def test_ctrl_c_before_a_command_has_begun_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("opwright.report.files.refuse_unwritable", interrupted)
+    done = CliRunner().invoke(app, ["judge", "a.py:f", "b.py:f"])
+    assert done.exit_code == 130
+    assert done.output == "opwright: interrupted: opwright judge has not finished; files that it has written stay\n"
+
+
+def test_contracts_that_were_inferred_before_ctrl_c_stay(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([{"error": "none"}])
+
+    def infer(*_: object) -> Any:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    other = runs.parent / "KernelBench" / "level1" / "24_LogSoftmax.py"
+    other.write_text(SOFTMAX)
+    candidate(runs, 0, problem=24).write_text(RIGHT)
+    monkeypatch.setattr(run, "contract_of", infer)
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 contracts were inferred; they stay in .*kept$"):
+        judge(runs, write_contract=runs.parent / "kept")
+
+
 @pytest.mark.slow  # it judges two candidates
 def test_ctrl_c_while_candidates_are_timed_keeps_their_verdicts(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> Any:

@@ -116,8 +116,8 @@ def _run() -> int:
     except OpwrightError as error:
         print(f"opwright: {error}", file=sys.stderr)
         return WRONG_CALL
-    except KeyboardInterrupt:
-        print("opwright: interrupted", file=sys.stderr)
+    except KeyboardInterrupt:  # another is said where the command is known (``Group``)
+        print("opwright: interrupted before the command began", file=sys.stderr)
         return INTERRUPTED
     except SystemExit as leaving:  # how typer ends a command
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

@@ -13,7 +13,7 @@ import typer
 import typer.core
 from rich.markup import escape
 
-from opwright.cli.common import console
+from opwright.cli.common import INTERRUPTED, console
 
 if TYPE_CHECKING:
     from opwright.cluster import RayCluster
@@ -38,10 +38,18 @@ Resume = Annotated[
 
 
 class Group(typer.core.TyperGroup):
-    """The commands; ``--ray`` may stand without an address."""
+    """The commands; ``--ray`` may stand without an address. One that is interrupted says so: click would not."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, _with_address(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupted:
+            usual = f"opwright {ctx.invoked_subcommand} has not finished; files that it has written stay"
+            say(str(interrupted) or f"interrupted: {usual}")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _with_address(arguments: Sequence[str]) -> list[str]:

@@ -101,7 +101,14 @@ def judge(
         found, unread = read_tasks([str(p) for p in paths], folder.resolve(), format, given)
         seconds = _SHARE_OF_TRIALS * timeout
         requests = [Request(task, folder.resolve(), is_confined, limit, seconds=seconds) for task in found]
-        contracts = {request.task.name: contract_of(request, timeout) for request in requests}
+        contracts = dict[str, Contract]()
+        try:
+            for request in requests:
+                contracts[request.task.name] = contract_of(request, timeout)
+        except KeyboardInterrupt:
+            stays = f"they stay in {write_contract}" if contracts and write_contract is not None else "nothing is kept"
+            inferred = f"{len(contracts)} of {len(requests)} contracts were inferred"
+            raise KeyboardInterrupt(f"interrupted: no candidate was checked, and {inferred}; {stays}") from None
         operators = [op for r in requests if (op := _loaded(r.file, contracts[r.task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
         verdicts, partial = list[Verdict](), ""
