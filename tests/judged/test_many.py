@@ -20,7 +20,6 @@ from opwright.judged.run import judge
 from opwright.judged.sources import line_of
 from opwright.report.candidates import brief
 from opwright.report.files import write_text
-from opwright.results import Status
 from opwright.sweep.journal import Journal
 from tests.judged.programs import SOFTMAX
 
@@ -114,26 +113,34 @@ def test_a_run_is_taken_up_again_unless_a_candidate_has_changed(runs: Path, monk
     assert judged() == {names[0]: "fail", names[1]: "warning"}
 
 
-@pytest.mark.slow  # it judges two candidates
-def test_a_full_disk_under_resume_keeps_what_was_judged(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    add = Journal.add
+@pytest.mark.slow  # it judges two candidates, twice
+def test_a_full_disk_under_resume_ends_no_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs.parent)
+    candidate(runs, 1).write_text(RIGHT.replace("softmax(x, 1)", "softmax(x, 1) * 2"))
+    add, written = Journal.add, os.write
 
     def full(journal: Journal, item: Any, result: Any) -> None:
-        calls.append(item)
-        if len(calls) == 2:
-            monkeypatch.setattr(os, "write", no_space)
-        add(journal, item, result)
+        def no_space(descriptor: int, data: bytes) -> int:
+            if descriptor == journal._descriptor:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return written(descriptor, data)
 
-    def no_space(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", no_space)
+            add(journal, item, result)
 
-    monkeypatch.setattr(Journal, "add", full)
-    report = judge(runs, resume=runs / "done.jsonl", checks=["values"], device="cpu", jobs=1)
-    assert "No space left on device" in report.partial
-    statuses = sorted(row.status for row in report.rows)
-    assert statuses.count(Status.INCONCLUSIVE) <= 1
-    assert any(row.verdict is not None for row in report.rows)
+    command = ["judge", str(runs), "--device", "cpu", "--resume", "done.jsonl", "--json", "r.json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", full)
+        done = CliRunner().invoke(app, command)
+    said = "2 results could not be written to done.jsonl: No space left on device"
+    assert (done.exit_code, done.output.count(said)) == (2, 1), done.output
+    report = json.loads(Path("r.json").read_text())
+    assert sorted(row["status"] for row in report["rows"]) == ["fail", "warning"]
+    assert (report["unwritten"], report["partial"]) == (said, "")
+    done = CliRunner().invoke(app, command)
+    assert (done.exit_code, json.loads(Path("r.json").read_text())["unwritten"]) == (1, ""), done.output
+    assert Path("done.jsonl").read_text().count('"result"') == 2
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,25 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         Journal(tmp_path / "no" / "j", VERSIONS)
 
 
+def test_a_journal_that_goes_on_writes_what_it_could_not_write_before(tmp_path, monkeypatch):
+    file, written = tmp_path / "j", os.write
+
+    def full(descriptor, data):
+        written(descriptor, data[:7])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Journal(file, VERSIONS, goes_on=True) as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            for number in (2, 3):
+                journal.add(Square(number), Squared(number**2))
+        assert journal.unwritten == f"2 results could not be written to {file}: No space left on device"
+        assert read(file, 2, 3)[0] == {}
+        journal.add(Square(4), Squared(16))
+        assert journal.unwritten == ""
+    assert read(file, 2, 3, 4)[0] == {0: Squared(4), 1: Squared(9), 2: Squared(16)}
+
+
 def test_a_full_disk_is_said_and_loses_nothing_that_was_written(tmp_path, monkeypatch):
     file = tmp_path / "j"
     with Journal(file, VERSIONS) as journal:

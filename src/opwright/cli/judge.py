@@ -112,6 +112,7 @@ def judge(
         lambda: _write_results(report, write_results),
     )
     unwritten = [wrong for write in files if (wrong := _what_went_wrong(write))]
+    unwritten += [f"{report.unwritten}; a later run checks them again"] if report.unwritten else []
     for wrong in unwritten:
         say(wrong)
     raise typer.Exit(WRONG_CALL if unwritten else _exit_code(report))

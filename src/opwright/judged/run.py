@@ -14,7 +14,7 @@ from typing import Any
 
 from opwright.checks.limits.resident_memory import usual_limit
 from opwright.checks.outputs import published_rule
-from opwright.checks.run import Interrupted, check
+from opwright.checks.run import Interrupted, check, executor_for
 from opwright.errors import CheckError, OpwrightError
 from opwright.judged.ask import contract_of, times_of
 from opwright.judged.called import without_running_tasks
@@ -29,6 +29,7 @@ from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.sweep.events import QUIET, Events
 from opwright.sweep.executor import usual_slots
+from opwright.sweep.journal import open_journal
 from opwright.workers.sandbox import sandbox_of_this_system
 
 __all__ = ["CHECKS_OF_CANDIDATES", "judge"]
@@ -111,23 +112,16 @@ def judge(
             raise KeyboardInterrupt(f"interrupted: no candidate was checked, and {inferred}; {stays}") from None
         operators = [op for r in requests if (op := _loaded(r.file, contracts[r.task.name])) is not None]
         options.setdefault("checks", CHECKS_OF_CANDIDATES)
-        verdicts, partial = list[Verdict](), ""
-        finished = list[Verdict]()
-
-        def keep(verdict: Verdict) -> None:
-            finished.append(verdict)
-            events.finished(verdict)
-
+        verdicts, partial, unwritten = list[Verdict](), "", ""
         if operators:
-            try:
-                options |= {"timeout": timeout, "sandbox": is_confined, "memory": limit / _GIB}
-                verdicts = [*check(*operators, events=dataclasses.replace(events, finished=keep), **options)]
-            except Interrupted as interrupted:
-                verdicts, partial = [*interrupted.report], interrupted.report.partial
-            except CheckError as error:  # such as a full disk under --resume
-                if not finished:
-                    raise
-                verdicts, partial = finished, f"ended early, after {len(finished)} candidates: {error.message}"
+            machine = executor_for(options.get("executor"), options.get("jobs")).machine
+            options |= {"timeout": timeout, "sandbox": is_confined, "memory": limit / _GIB}
+            with open_journal(options.pop("resume", None), machine, events.resumed, goes_on=True) as journal:
+                try:
+                    verdicts = [*check(*operators, resume=journal, events=events, **options)]
+                except Interrupted as interrupted:
+                    verdicts, partial = [*interrupted.report], interrupted.report.partial
+                unwritten = journal.unwritten if journal is not None else ""
         timed = dict[tuple[str, str], Times]()
         if times and not partial:
             try:
@@ -149,8 +143,8 @@ def judge(
     ]
     order = {status: i for i, status in enumerate(Status)}
     rows.sort(key=lambda row: order[row.status])
-    machine = this_machine().to_json()
-    return JudgeReport(machine, tuple(rows), tuple(unread), time.monotonic() - began, in_words, partial)
+    seconds = time.monotonic() - began
+    return JudgeReport(this_machine().to_json(), tuple(rows), tuple(unread), seconds, in_words, partial, unwritten)
 
 
 def _with_kept_contract(verdict: Verdict, folder: str, paths: tuple[Any, ...]) -> Verdict:

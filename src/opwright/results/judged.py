@@ -116,6 +116,7 @@ class JudgeReport:
         unread: paths that are no task, each with the reason.
         sandbox: what confined the candidates, in words.
         partial: how much was judged before it was interrupted; empty if all was.
+        unwritten: how many verdicts are not in the file of ``resume=``, and why; empty if all are.
     """
 
     machine: dict[str, Any]
@@ -124,6 +125,7 @@ class JudgeReport:
     seconds: float = 0.0
     sandbox: str = ""
     partial: str = ""
+    unwritten: str = ""
     schema: str = "opwright.judge/1"
 
     @property

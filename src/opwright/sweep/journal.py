@@ -32,17 +32,20 @@ class Journal:
         file: it is made if it is not there.
         versions: of everything that a result depends on besides the item itself. Only items that were finished with
             equal ones are taken up.
+        goes_on: keep what cannot be written, such as on a full disk, until it can.
 
     Attributes:
         taken: how many items ``known`` has taken up.
+        unwritten: how many results are not in the file, and why; empty if all are.
 
     Raises:
         CheckError: the file cannot be read or written, or is something else.
     """
 
-    def __init__(self, file: Path, versions: Mapping[str, str]) -> None:
-        self._file, self._versions = file, dict(versions)
-        self.taken = 0
+    def __init__(self, file: Path, versions: Mapping[str, str], *, goes_on: bool = False) -> None:
+        self._file, self._versions, self._goes_on = file, dict(versions), goes_on
+        self.taken, self.unwritten = 0, ""
+        self._lines: list[str] = []  # to be written
         self._results: dict[str, Any] = {}
         self._other_versions: list[dict[str, str]] = []
         self._of_other_versions = 0
@@ -50,10 +53,10 @@ class Journal:
             text = file.read_text() if file.exists() else ""
             self._read(text)
             self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._begin = "\n" if text and not text.endswith("\n") else ""
+            self._write(json.dumps({"schema": _SCHEMA, "versions": self._versions}))
         except (OSError, UnicodeDecodeError) as error:
             raise _unusable(file, error) from None
-        begin = "\n" if text and not text.endswith("\n") else ""
-        self._write(begin + json.dumps({"schema": _SCHEMA, "versions": self._versions}))
 
     def known(self, items: Sequence[WorkItem[Any]]) -> dict[int, Any]:
         """The results of those items that were finished, by the item's number."""
@@ -85,9 +88,19 @@ class Journal:
         """Write a finished item, so that it is there after a crash of the machine, too.
 
         Raises:
-            CheckError: it cannot be written, such as on a full disk.
+            CheckError: it cannot be written, such as on a full disk, and the journal does not go on.
         """
-        self._write(json.dumps({"unit": item.name, "key": item.key, "result": to_json(result)}))
+        self._lines.append(json.dumps({"unit": item.name, "key": item.key, "result": to_json(result)}))
+        try:
+            while self._lines:
+                self._write(self._lines[0])
+                del self._lines[0]
+            self.unwritten = ""
+        except OSError as error:
+            if not self._goes_on:
+                raise _unusable(self._file, error) from None
+            count = f"{len(self._lines)} result{'s' * (len(self._lines) != 1)}"
+            self.unwritten = f"{count} could not be written to {self._file}: {error.strerror}"
 
     def describe(self) -> str:
         """What was taken up, and what was not, in words; empty for a file without results."""
@@ -135,29 +148,28 @@ class Journal:
             self._other_versions.clear()  # such a run has finished nothing
 
     def _write(self, line: str) -> None:
-        data = (line + "\n").encode()
-        try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-            os.fsync(self._descriptor)
-        except OSError as error:
-            raise _unusable(self._file, error) from None
+        data, self._begin = f"{self._begin}{line}\n".encode(), "\n"  # a part may be written
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+        os.fsync(self._descriptor)
+        self._begin = ""
 
 
 @contextlib.contextmanager
 def open_journal(
-    resume: Path | str | Journal | None, machine: Machine, on_resume: Callable[[str], None]
+    resume: Path | str | Journal | None, machine: Machine, on_resume: Callable[[str], None], *, goes_on: bool = False
 ) -> Iterator[Journal | None]:
     """The journal of a command; None without one.
 
     Args:
         resume: the file; or a journal that is open, of a command that has several parts.
         on_resume: called at the end with what was taken up, in words.
+        goes_on: keep what cannot be written.
     """
     if resume is None or isinstance(resume, Journal):
         yield resume
         return
-    with Journal(Path(resume), versions_of(machine)) as journal:
+    with Journal(Path(resume), versions_of(machine), goes_on=goes_on) as journal:
         try:
             yield journal
         finally:
