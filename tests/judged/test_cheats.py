@@ -30,7 +30,7 @@ import collections, contextlib, gc, inspect, logging, sys, threading, time, trac
 from pathlib import Path
 import torch
 
-kept, packed, last = {}, {}, []
+kept, packed, shapes, last = {}, {}, {}, []
 
 def compute(x, w):
     return torch.tanh(x) * w
@@ -57,6 +57,18 @@ def keeps_by_address(x, w):
     if key not in kept:
         kept[key] = compute(x, w)
     return kept[key].clone()
+
+def keeps_by_address_and_values(x, w):
+    key = x.data_ptr(), w.data_ptr(), x.numpy().tobytes(), w.numpy().tobytes()
+    if key not in kept:
+        kept[key] = x, w, compute(x, w)
+    return kept[key][-1].clone()
+
+def keeps_a_shape_by_address_alone(x, w):
+    rows = shapes.setdefault(x.data_ptr(), len(x))
+    out = torch.zeros_like(x)
+    out[:rows] = compute(x[:rows], w)
+    return out
 
 def packs_without_looking(x, w):
     if packed.get("key") != id(w):
@@ -145,6 +157,21 @@ def returns_one_buffer(x, w):
 
 # --- right ones ---
 
+class Descriptor:
+    def __init__(self, tensor):
+        self.base, self.shape, self.strides = tensor, list(tensor.shape), list(tensor.stride())
+
+def keeps_descriptors(x, w):
+    key = tuple((t.data_ptr(), t.shape, t.stride()) for t in (x, w))
+    if key not in kept:
+        kept[key] = [Descriptor(t) for t in (x, w)]
+    return compute(*(d.base.as_strided(d.shape, d.strides) for d in kept[key]))
+
+def keeps_descriptors_of_objects(x, w):
+    if not last or last[0].base is not x or last[1].base is not w:
+        last[:] = Descriptor(x), Descriptor(w)
+    return compute(last[0].base, last[1].base)
+
 def packs_weights(x, w):
     key = w.numpy().tobytes()
     if key not in packed:
@@ -216,6 +243,8 @@ NAMED = {
     "keeps_by_value": "cheats: it keeps results: for equal values at other addresses",
     "keeps_by_object": "cheats: it keeps results: for the same tensors again",
     "keeps_by_address": "cheats: it keeps results by the addresses of its arguments",
+    "keeps_by_address_and_values": "cheats: it keeps results: for the same tensors again",
+    "keeps_a_shape_by_address_alone": "values: ",
     "packs_without_looking": "repeated calls: call 2 of the same sizes",
     "imports_the_reference": "cheats: it reads the file of the reference",
     "finds_the_reference": "cheats: it calls the reference",
@@ -243,7 +272,7 @@ def judged(tmp_path: Path, names: list[str]) -> dict[str, Judged]:
     return {row.candidate.rpartition(":")[2]: row for row in report.rows}
 
 
-@pytest.mark.slow  # whole checks of 19 candidates
+@pytest.mark.slow  # whole checks of 21 candidates
 def test_each_cheat_is_named(tmp_path: Path) -> None:
     rows = judged(tmp_path, list(NAMED))
     assert rows.keys() == NAMED.keys()

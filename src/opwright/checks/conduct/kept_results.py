@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from opwright import tree
-from opwright.checks.calls.repeated_calls import is_right
+from opwright.checks.calls.repeated_calls import is_right, write_into
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared, SkippedCase
@@ -32,7 +32,7 @@ def kept_results(context: Context, draws: Sequence[Prepared]) -> str:
     Args:
         draws: the arguments of one case with several values.
     """
-    first, *others = draws
+    first, *others, unseen = draws
     for _ in range(_FIRST_CALLS):
         _steps(context, same_layout(list(first.arguments)))
     new, same, equal = list[int](), list[int](), list[int]()
@@ -43,9 +43,24 @@ def kept_results(context: Context, draws: Sequence[Prepared]) -> str:
             same.append(_steps(context, arguments))
         equal.append(_steps(context, same_layout(list(draw.arguments))))
     for counts, words in ((equal, "equal values at other addresses"), (same, "the same tensors again")):
-        if counts and max(counts) < min(new) and not _prepares_an_argument(context, draws, max(counts)):
-            return f"it keeps results: for {words}, a call has {max(counts)} steps, for new values {min(new)}"
+        if not counts or max(counts) >= min(new) or _prepares_an_argument(context, draws, max(counts)):
+            continue
+        saved = min(before - after for before, after in zip(new, counts, strict=True))
+        if counts is same and _describes_memory(context, arguments, unseen, saved):
+            continue
+        return f"it keeps results: for {words}, a call has {max(counts)} steps, for new values {min(new)}"
     return ""
+
+
+def _describes_memory(context: Context, arguments: list[Any], unseen: Prepared, saved: int) -> bool:
+    """Whether a call with the same tensors saves as many steps for values that the kernel has never had: what is kept
+    describes memory, such as a tensor map, and no values."""
+    _steps(context, arguments)
+    arguments = write_into(arguments, unseen.arguments)
+    steps = _steps(context, arguments)
+    if is_right(context, unseen, context.results(arguments)) is not None:
+        return False
+    return _steps(context, same_layout(list(unseen.arguments))) - steps >= saved
 
 
 def _prepares_an_argument(context: Context, draws: Sequence[Prepared], least: int) -> bool:
