@@ -105,6 +105,7 @@ def test_right_candidates_are_timed_and_written(tmp_path: Path) -> None:
     assert right is not None
     assert not right.why_none
     assert min(right.us, right.eager_us, right.compiled_us, right.limit_us) > 0
+    assert (right.tuned_us, right.why_not_tuned) == (0, "")
     assert right.lo_us <= right.us <= right.hi_us
     assert not write_results(report, tmp_path / "traces.jsonl")
     traces = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
@@ -113,6 +114,21 @@ def test_right_candidates_are_timed_and_written(tmp_path: Path) -> None:
     }  # fmt: skip
     assert traces[0]["workload"]["axes"] == {"batch": 3}
     assert traces[0]["workload"]["inputs"]["eps"] == {"type": "scalar", "value": 1e-05}
+
+
+@pytest.mark.slow  # a whole check, and times
+@pytest.mark.compiler
+def test_max_autotune_is_timed_if_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(
+        "import torch\nn = 64\ndef product(x, y): return (x @ y).relu()\n"
+        "def get_inputs(): return [torch.randn(n, n), torch.randn(n, n)]\n"
+    )
+    (tmp_path / "ours.py").write_text("import torch\ndef product(x, y): return torch.relu(x @ y)\n")
+    paths = [f"{tmp_path}/reference.py:product", f"{tmp_path}/ours.py:product"]
+    (row,) = judge(*paths, device="cpu", checks=["values"], max_autotune=True).rows
+    assert row.times is not None
+    assert min(row.times.us, row.times.eager_us, row.times.compiled_us, row.times.tuned_us) > 0
+    assert not row.times.why_not_tuned
 
 
 CANDIDATE = """

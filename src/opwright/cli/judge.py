@@ -61,6 +61,9 @@ def judge(
     times: Annotated[
         bool, typer.Option("--times", help="Time candidates that are right, beside the reference and torch.compile.")
     ] = False,
+    max_autotune: Annotated[
+        bool, typer.Option("--max-autotune", help="As --times, and beside torch.compile's max-autotune: slow.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(help="How many kernels to check at a time.")] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End a kernel's check at its first failure.")] = False,
     ray: Ray = None,
@@ -98,6 +101,7 @@ def judge(
             sandbox=sandbox,
             memory=memory,
             times=times,
+            max_autotune=max_autotune,
             jobs=jobs,
             fail_fast=fail_fast,
             events=Events(progress.plan, progress.step, progress.done, say),

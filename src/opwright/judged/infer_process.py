@@ -37,6 +37,7 @@ class Request:
         sandbox: whether this process is confined to it.
         memory: the bytes that this process may have; 0 for no limit.
         timed: the candidates to time, by name; if there are none, the contract is inferred.
+        max_autotune: whether the reference is also compiled with that mode.
         device: where they are timed; by default on the GPU, if there is one.
         seconds: how long other values of constants are tried.
     """
@@ -46,6 +47,7 @@ class Request:
     sandbox: bool
     memory: int = 0
     timed: tuple[str, ...] = ()
+    max_autotune: bool = False
     device: str | None = None
     seconds: float = 60.0
 
@@ -62,15 +64,19 @@ def main(connection: socket.socket) -> None:
         task = request.task
         try:
             _enter(request)
-            answer = (
-                to_json(times_of(request.file, request.timed, request.device)) if request.timed else _contract(request)
-            )
+            answer = _timed(request) if request.timed else _contract(request)
         except OpwrightError as error:
             answer = {"error": str(error)}
         except Exception as error:  # the task's own code may raise anything
             doing = "timing its candidates" if request.timed else "inferring the contract"
             answer = {"error": f"{task.file}: {doing} raised {type(error).__name__}: {error}"}
         stream.write(json.dumps(answer).encode() + b"\n")
+
+
+def _timed(request: Request) -> dict[str, Any]:
+    found = times_of(request.file, request.timed, request.device, max_autotune=request.max_autotune)
+    answer: dict[str, Any] = to_json(found)
+    return answer
 
 
 def _contract(request: Request) -> Contract:

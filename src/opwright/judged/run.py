@@ -59,6 +59,7 @@ def judge(
     sandbox: str = "auto",
     memory: float | None = None,
     times: bool = False,
+    max_autotune: bool = False,
     events: Events = QUIET,
     **options: Any,
 ) -> JudgeReport:
@@ -78,6 +79,7 @@ def judge(
         memory: GiB that the processes of a candidate may have resident before they are ended; 0 for no limit. By
             default, each of those that run at a time may have an equal part of most of what is free.
         times: time the candidates that are right, beside the reference and torch.compile.
+        max_autotune: also beside torch.compile with that mode, which may compile for minutes.
         events: functions that are called on the way.
         options: others of ``ow.check``.
 
@@ -101,7 +103,10 @@ def judge(
         given = Path(references) if references is not None else None
         found, unread = read_tasks([str(p) for p in paths], folder.resolve(), format, given)
         seconds = _SHARE_OF_TRIALS * timeout
-        requests = [Request(task, folder.resolve(), is_confined, limit, seconds=seconds) for task in found]
+        requests = [
+            Request(task, folder.resolve(), is_confined, limit, max_autotune=max_autotune, seconds=seconds)
+            for task in found
+        ]
         contracts = dict[str, Contract]()
         try:
             for request in requests:
@@ -123,7 +128,7 @@ def judge(
                     verdicts, partial = [*interrupted.report], interrupted.report.partial
                 unwritten = journal.unwritten if journal is not None else ""
         timed = dict[tuple[str, str], Times]()
-        if times and not partial:
+        if (times or max_autotune) and not partial:
             try:
                 for key, found_times in times_of(requests, verdicts, options.get("device"), timeout):
                     timed[key] = found_times

@@ -144,5 +144,6 @@ _COLUMNS = (
     Column("time", lambda times: times.us, time_text),
     Column("× eager", lambda times: times.speedup, _SPEEDUP),
     Column("× torch.compile", lambda times: times.compiled_us / times.us, _SPEEDUP),
+    Column("× max-autotune", lambda times: times.tuned_us / times.us, _SPEEDUP),
     Column("of the limit", lambda times: times.limit_us / times.us, "{:.0%}".format),
 )

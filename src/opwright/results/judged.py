@@ -24,6 +24,8 @@ class Times:
         eager_us, compiled_us: of the reference, as it is and compiled by torch.compile; 0 if it was not timed.
         limit_us: what the machine's nearest limit allows; 0 if it was not measured.
         why_none: why there is no time; then all others are 0.
+        tuned_us: of the reference, compiled with max-autotune; 0 if it was not timed.
+        why_not_tuned: why not, if it was asked for.
     """
 
     us: float = 0.0
@@ -35,6 +37,8 @@ class Times:
     limit_us: float = 0.0
     device_name: str = ""
     why_none: str = ""
+    tuned_us: float = 0.0
+    why_not_tuned: str = ""
 
     @property
     def speedup(self) -> float:
@@ -44,7 +48,8 @@ class Times:
     @property
     def others(self) -> list[tuple[str, float]]:
         """What else was timed, and the machine's limit, in microseconds."""
-        named = (("eager", self.eager_us), ("torch.compile", self.compiled_us), ("machine's limit", self.limit_us))
+        compiled = (("torch.compile", self.compiled_us), ("max-autotune", self.tuned_us))
+        named = (("eager", self.eager_us), *compiled, ("machine's limit", self.limit_us))
         return [(name, us) for name, us in named if us]
 
     @property

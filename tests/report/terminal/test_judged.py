@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 from rich.console import Console
@@ -47,5 +48,11 @@ def test_times_are_below_the_name_and_the_scores_at_the_end() -> None:
     assert "50 µs, 2.00 × eager, 1.20 × torch.compile, 50% of the machine's limit" in " ".join(text.split())
     assert "SOL score 0.75" in text
     assert "fast_0 100%, fast_1 100%, fast_2 0%" in text
+    for change, part in (
+        ({"tuned_us": 55.0}, "1.20 × torch.compile, 1.10 × max-autotune, 50%"),
+        ({"why_not_tuned": "it raised"}, "max-autotune was not timed: it raised"),
+    ):
+        row = dataclasses.replace(right, times=dataclasses.replace(times, **change))
+        assert part in " ".join(" ".join(shown(row)).split())
     untimed = Judged("pair", "/a/b/c.py", "task", Status.PASS, times=Times(why_none="no timer takes it"))
     assert any("not timed: no timer takes it" in line for line in shown(untimed))

@@ -72,6 +72,8 @@ def _times(row: Judged) -> Text:
     parts = [f"{times.us:.4g} µs"]
     parts += [f"{times.speedup:.2f} × eager"] if times.speedup else []
     parts += [f"{times.compiled_us / times.us:.2f} × torch.compile"] if times.compiled_us else []
+    parts += [f"{times.tuned_us / times.us:.2f} × max-autotune"] if times.tuned_us else []
+    parts += [f"max-autotune was not timed: {one_line(brief(times.why_not_tuned))}"] if times.why_not_tuned else []
     parts += [f"{times.limit_us / times.us:.0%} of the machine's limit"] if times.limit_us else []
     parts += [f"SOL score {times.sol_score:.2f}"] if row.format == "sol-execbench" and times.sol_score else []
     return Text(", ".join(parts))
