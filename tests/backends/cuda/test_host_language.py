@@ -136,6 +136,10 @@ def test_what_would_be_a_guess_is_refused(body: str, message: str) -> None:
             "double f(double x) { T y = x; return y; }",
             "a variable of type T",
         ),
+        (
+            "namespace a { const int N = 1; }\nnamespace b { const int N = 2; }\ndouble f(double x) { return N; }",
+            "'N' is",
+        ),
         ("#define A(x) } x {\ndouble f(double x) { A(x); return x; }", "the macro A"),
     ],
 )
@@ -152,6 +156,10 @@ def test_a_static_variable_keeps_its_value() -> None:
     f, g = part.function("f"), part.function("g")
     assert [f(torch.tensor([value])).item() for value in (1.0, 2.0, 3.0)] == [1, 1, 1]
     assert [g(), g(), part.function("g")()] == [6, 12, 24]
+    count = "template <int N> int counted() { static int n = 0; n += N; return n; }"
+    text = f"{BEFORE}{count} int h() {{ return counted<1>() * 10 + counted<2>(); }}"
+    h = HostPart(CudaModule(CudaSource(text))).function("h")
+    assert [h(), h()] == [12, 24]
     with pytest.raises(NotSimulatedError, match="a static vector"):
         result("static std::vector<int64_t> v; v.push_back(n); return v.size();", 1)
 

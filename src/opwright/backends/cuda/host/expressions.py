@@ -23,7 +23,7 @@ from opwright.backends.cuda.host.values import (
 from opwright.backends.cuda.module import CudaModule
 from opwright.errors import NotSimulatedError
 
-__all__ = ["NUMBERS", "REFERENCE", "SIMULATE_BY_LAUNCHER", "Expressions", "Returned", "Run", "Scope"]
+__all__ = ["INSTANCE", "NUMBERS", "REFERENCE", "SIMULATE_BY_LAUNCHER", "Expressions", "Returned", "Run", "Scope"]
 
 SIMULATE_BY_LAUNCHER = "write a launcher in Python around ow.cuda_module(file), which is simulated"
 NUMBERS = frozenset({
@@ -35,6 +35,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 # What a scope has for the type of a reference that is not constant.
 REFERENCE = "&"
+# Where a scope of a template has its arguments.
+INSTANCE = "instance"
 
 Scope = dict[str, Any]
 Run = Callable[[Scope], Any]

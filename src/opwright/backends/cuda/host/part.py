@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opwright.backends.cuda.host.expressions import Run, Scope
+from opwright.backends.cuda.host.expressions import INSTANCE, Run, Scope
 from opwright.backends.cuda.host.statements import Statements
 from opwright.backends.cuda.host.syntax import inner_of, leaf_of, parsed_expression, plain_type, text_of
 from opwright.backends.cuda.module import CudaModule
@@ -68,7 +68,8 @@ class HostPart(Statements):
         ]
 
         def in_scope(scope: Scope) -> Callable[..., Any]:
-            return own.in_scope(dict(value(scope) for value in values))
+            bound = tuple(value(scope) for value in values)
+            return own.in_scope({**dict(bound), INSTANCE: bound})
 
         return in_scope
 
@@ -146,14 +147,14 @@ class HostPart(Statements):
 
     @functools.cached_property
     def constants(self) -> dict[str, Any]:
-        """The constants of the file, by name: the nodes of their values."""
-        found = dict[str, Any]()
+        """The constants of the file, by name: the nodes of their values. Those of a name have to be alike."""
+        known: dict[str, list[Any]] = {}
         for node in self._outside_of_functions():
             if node.type == "declaration" and re.match(r"(?:static\s+|inline\s+)*const", text_of(node)):
                 for declarator in node.children_by_field_name("declarator"):
                     if declarator.type == "init_declarator":
-                        found[text_of(declarator.child_by_field_name("declarator"))] = declarator
-        return found
+                        known.setdefault(text_of(declarator.child_by_field_name("declarator")), []).append(declarator)
+        return {name: found[0] for name, found in known.items() if len(set(map(text_of, found))) == 1}
 
     @functools.cached_property
     def own_names(self) -> frozenset[str]:

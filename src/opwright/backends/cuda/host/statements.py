@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from opwright.backends.cuda.host.calls import Calls
-from opwright.backends.cuda.host.expressions import NUMBERS, REFERENCE, Returned, Run, Scope
+from opwright.backends.cuda.host.expressions import INSTANCE, NUMBERS, REFERENCE, Returned, Run, Scope
 from opwright.backends.cuda.host.syntax import inner_of, leaf_of, parsed_expression, plain_type, text_of
 from opwright.backends.cuda.host.values import Dim3, dtype_of_type, type_of
 
@@ -15,8 +15,6 @@ __all__ = ["Statements"]
 
 _TYPES = NUMBERS | {"auto", "Tensor", "dim3", "cudaStream_t", "cudaError_t", "CUDAStream", "ScalarType", "IntArrayRef"}
 _GUARDS = frozenset({"CUDAGuard", "OptionalCUDAGuard", "DeviceGuard", "OptionalDeviceGuard"})
-
-
 # Where a scope says that a lambda refers to its variables.
 _BESIDE_LAMBDA = "beside a lambda"
 _VECTOR = re.compile(r"(?:std|c10|torch|at)::vector<.*>")
@@ -193,10 +191,12 @@ class Statements(Calls):
         return lambda scope: self._declare(scope, name, made(scope), type_name, declarator)
 
     def _kept(self, name: str, made: Run, type_name: str, declarator: Any) -> Run:
-        """A static variable: it is made in the first call, and the next ones have its last value."""
-        kept: Scope = {}
+        """A static variable: it is made in the first call, and the next ones have its last value. Each instance of a
+        template has its own."""
+        of_instances: dict[Any, Scope] = {}
 
         def run(scope: Scope) -> None:
+            kept = of_instances.setdefault((scope.get(INSTANCE), scope.get("type scalar_t")), {})
             if not kept:
                 self._declare(scope, name, made(scope), type_name, declarator)
                 kept.update({key: scope[key] for key in (name, f"declared {name}")})
