@@ -258,6 +258,15 @@ def test_what_only_the_simulator_lacks_is_no_error_of_the_source() -> None:
         ow.cuda_module(text.replace("x[1], 0", "y[1], 0"))["k"][1, 1](x, x)
 
 
+def test_what_the_simulator_refuses_is_not_simulated() -> None:
+    """A candidate failed for an instruction that the simulator does not have."""
+    text = (
+        """__global__ void k(int* x) { asm volatile("mma.sync.aligned.m16n8k16.row.col.f8f6f4 {%0};" : "+r"(x[0])); }"""
+    )
+    with pytest.raises(NotSimulatedError, match="inline PTX"):
+        ow.cuda_module(text)["k"][1, 1](torch.zeros(1, dtype=torch.int32))
+
+
 @needs_nvrtc
 def test_an_error_that_crashes_nvrtc_is_reported_and_the_next_source_compiles() -> None:
     text = "template <int N> __global__ void k(int9_t* x) {}\n__global__ void plain(int* x) { x[0] = 1; }"

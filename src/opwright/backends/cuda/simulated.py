@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda.nvrtc import compile_device_code
 from opwright.backends.simulation import CudaSource
-from opwright.errors import CompileError, KernelError, NotSimulatedError
+from opwright.errors import CompileError, KernelError, KernelRefusedError, NotSimulatedError
 
 __all__ = ["telling_limits_from_errors"]
 
@@ -21,10 +21,15 @@ def telling_limits_from_errors(source: CudaSource, kernel: str) -> Iterator[None
 
     Raises:
         CompileError: NVRTC does not compile it, or is not installed.
-        NotSimulatedError: NVRTC compiles it, so that the simulator lacks something, such as a part of CUB.
+        NotSimulatedError: NVRTC compiles it, so that the simulator lacks something, such as a part of CUB; or the
+            simulator knows what it lacks, such as an instruction of PTX.
     """
     try:
         yield
+    except NotSimulatedError:
+        raise
+    except KernelRefusedError as error:
+        raise NotSimulatedError(error.message, fix=error.fix) from error
     except CompileError as error:
         try:
             compile_device_code(source, [kernel] if "<" in kernel else [], _ARCH, build_tools())
