@@ -41,20 +41,23 @@ def test_constants_become_dims_and_parameters_become_arguments(tmp_path: Path) -
     assert not found.has_one_shape
 
 
-@pytest.mark.parametrize("layers", [31, 32])
-def test_more_parameters_than_an_operator_has_arguments_are_refused(tmp_path: Path, layers: int) -> None:
-    text = f"""
+def test_of_many_parameters_the_first_are_arguments(tmp_path: Path) -> None:
+    text = """
 import torch
 class Model(torch.nn.Sequential):
-    def __init__(self): super().__init__(*(torch.nn.Linear(4, 4) for _ in range({layers})))
+    def __init__(self): super().__init__(*(torch.nn.Linear(4, 4) for _ in range(LAYERS)))
 def get_inputs(): return [torch.randn(3, 4)]
 def get_init_inputs(): return []
 """
-    if 2 * layers + 1 <= 64:
-        assert len(inferred(tmp_path, text).arguments) == 2 * layers + 1
-        return
+    found = inferred(tmp_path, text.replace("LAYERS", "28"))
+    assert (len(found.state), found.fixed_state, len(found.arguments)) == (56, 0, 57)
+    found = inferred(tmp_path, text.replace("LAYERS", "40"))
+    assert (len(found.state), found.fixed_state, len(found.arguments)) == (56, 24, 57)
+    assert any(sentence.startswith("24 parameters and buffers are the constructor's") for sentence in found.fixed)
+    many = text.replace("LAYERS", "40").replace("[torch.randn(3, 4)]", "[torch.randn(3, 4) for _ in range(9)]")
+    many = many.replace("def get_inputs", "    def forward(self, x, *more): return super().forward(x)\ndef get_inputs")
     with pytest.raises(TargetError, match=r"must be at most 64, as torch's operators have no more arguments, got 65"):
-        inferred(tmp_path, text)
+        inferred(tmp_path, many)
 
 
 @pytest.mark.parametrize(

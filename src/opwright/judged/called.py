@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,12 +24,13 @@ from opwright.contract.shapes.relations import parse_relation
 from opwright.errors import KernelError
 from opwright.judged.calling.as_on_gpu import as_on_gpu, placed
 from opwright.judged.calling.filled_modules import FilledModule
-from opwright.judged.calling.parameters import state_of
+from opwright.judged.calling.parameters import Tensors, state_of
 from opwright.judged.shown import Place, Shown
 from opwright.judged.sources import Source, load_candidate
 
 __all__ = ["CalledTask", "parameters_of", "without_running_tasks"]
 
+_Made = TypeVar("_Made")
 _MODULES_KEPT = 4
 # Of a constant that is halved for a sample.
 _SMALLEST = 4
@@ -58,6 +59,7 @@ class CalledTask:
         constants: the constants that differ from call to call, each with the argument and the axis that has its size,
             or a size that follows from it.
         state: the names of parameters and buffers that are arguments, after the arguments of a call.
+        has_fixed_state: whether modules have parameters and buffers besides.
         scalars: the arguments of a call that are no tensors, by position.
         loads_state: whether the format gives parameters to a candidate with ``load_state_dict``.
         shares_names: whether a candidate's code finds the names of the reference's file.
@@ -67,7 +69,7 @@ class CalledTask:
         self, file: str, reference: str, *, inputs: str, constructor: str = "", seed: int = 42,
         constants: Mapping[str, Place] | None = None, state: Sequence[str] = (),
         scalars: Mapping[int, Any] | None = None, loads_state: bool = False,
-        shares_names: bool = False,
+        shares_names: bool = False, has_fixed_state: bool = False,
     ) -> None:  # fmt: skip
         self._source = Source(Path(file))
         self._reference, self._inputs, self._constructor, self._seed = reference, inputs, constructor, seed
@@ -75,7 +77,9 @@ class CalledTask:
         self._loads_state, self._shares_names = loads_state, shares_names
         self._shown = {name: Shown.at(name, place) for name, place in self._constants.items()}
         self._names_at = functools.lru_cache(_MODULES_KEPT)(self._run)
+        self._has_fixed_state = has_fixed_state
         self._module_at = functools.lru_cache(_MODULES_KEPT)(self._constructed)
+        self._fixed_state_like = functools.lru_cache(_MODULES_KEPT)(self._made_fixed_state)
 
     def _run(self, constants: tuple[tuple[str, int], ...]) -> dict[str, Any]:
         if not _runs_tasks[0]:
@@ -95,7 +99,8 @@ class CalledTask:
             return self._names_at(constants)[self._reference](*inputs)
         module = self._module_at(constants)
         buffers = {name for name, _ in module.named_buffers()}
-        values = {n: v.clone() if n in buffers else v for n, v in zip(self._state, state, strict=True)}
+        whole = {**self._fixed_state(constants, state), **dict(zip(self._state, state, strict=True))}
+        values = {name: value.clone() if name in buffers else value for name, value in whole.items()}
         return torch.func.functional_call(module, values, tuple(inputs))
 
     def samples(self, largest: int, where: Sequence[str] = ()) -> list[tuple[torch.Tensor, ...]]:
@@ -210,7 +215,8 @@ class CalledTask:
                     names().update({name: others[name] for name in others.keys() - own()})
                 if self._constructor:
                     modules = modules_of(at, given[0].device)
-                    function = modules.given(dict(zip(self._state, state, strict=True)))
+                    varied = dict(zip(self._state, state, strict=True))
+                    function = modules.given({**self._fixed_state(at, state), **varied})
                     refused[:] = [modules.refused_state]
                 takes_constants = getattr(function, "takes_constants", False)
                 constants = dict(at) if takes_constants else {}
@@ -230,6 +236,22 @@ class CalledTask:
         torch.manual_seed(self._seed)
         module: torch.nn.Module = self._names_at(constants)[self._reference](*arguments)
         return module
+
+    def _fixed_state(self, constants: tuple[tuple[str, int], ...], state: Sequence[torch.Tensor]) -> Tensors:
+        """Parameters and buffers that are no arguments: on the device and in the dtype of the others."""
+        return self._fixed_state_like(constants, state[0].device, state[0].dtype) if self._has_fixed_state else {}
+
+    def _made_fixed_state(
+        self, constants: tuple[tuple[str, int], ...], device: torch.device, dtype: torch.dtype
+    ) -> Tensors:
+        state = state_of(self._module_at(constants))
+        own = state[self._state[0]].dtype
+        fixed = {name: t for name, t in state.items() if name not in self._state}
+
+        def converted() -> Tensors:
+            return {name: t.detach().to(device, dtype if t.dtype == own else t.dtype) for name, t in fixed.items()}
+
+        return _in_new_thread(converted)
 
     def _constructor_arguments(self, constants: tuple[tuple[str, int], ...]) -> list[Any]:
         torch.manual_seed(self._seed)
@@ -280,10 +302,10 @@ def _once(load: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     return loaded
 
 
-def _in_new_thread(construct: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    """A new module. Modes that get the operations of a call do not get those of a constructor: they belong to a thread.
+def _in_new_thread(construct: Callable[[], _Made]) -> _Made:
+    """What a function makes, such as a module. Modes that get the operations of a call do not get those of a thread.
     Torch's generator is left as it was."""
-    found = list[torch.nn.Module | BaseException]()
+    found = list[_Made | BaseException]()
 
     def run() -> None:
         try:

@@ -41,6 +41,7 @@ class Inferred:
     Attributes:
         arguments: of the operator: those of a call, then parameters and buffers.
         state: the names of parameters and buffers, as the module has them.
+        fixed_state: how many parameters and buffers are no arguments, as there are too many.
         constants: by name, the argument and the axis that has their size, or one that follows from it.
         own: sizes of the task's own inputs, by the name of a dim.
         where: relations of the constants.
@@ -51,6 +52,7 @@ class Inferred:
     arguments: tuple[InferredTensor, ...]
     outputs: tuple[InferredTensor, ...]
     state: tuple[str, ...] = ()
+    fixed_state: int = 0
     constants: Mapping[str, Place] = field(default_factory=dict)
     own: Mapping[str, int] = field(default_factory=dict)
     where: tuple[str, ...] = ()

@@ -47,6 +47,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         f"    constants={dict(inferred.constants)!r},",
         f"    state={list(inferred.state)!r},",
         *([f"    scalars={dict(inferred.scalars)!r},"] if inferred.scalars else []),
+        *(["    has_fixed_state=True,"] if inferred.fixed_state else []),
         *(["    loads_state=True,"] if task.loads_state else []),
         *(["    shares_names=True,"] if task.shares_names else []),
         ")",

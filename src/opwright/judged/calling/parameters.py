@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping
 
 import torch
 
 from opwright.errors import KernelError
 
-__all__ = ["Tensors", "corresponding", "state_of"]
+__all__ = ["Tensors", "corresponding", "first_of", "state_of"]
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -16,6 +17,15 @@ Tensors = Mapping[str, torch.Tensor]
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The parameters and buffers of a module, in the order in which a task has them as arguments."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+# Operators of torch have at most 64 arguments, and some are the inputs of a call.
+_MOST_STATE = 56
+
+
+def first_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those that are arguments. A module with more has the others as its constructor makes them."""
+    return dict(itertools.islice(state.items(), _MOST_STATE))
 
 
 def corresponding(own: Tensors, given: Tensors, constructed: Callable[[], Tensors]) -> dict[str, str]:

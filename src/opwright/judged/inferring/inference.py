@@ -122,6 +122,7 @@ def _stated(
         arguments=tuple(arguments),
         outputs=tuple(outputs),
         state=tuple(own.state),
+        fixed_state=own.fixed_state,
         constants=places,
         own={shown.dim: shown.size(found.values[shown.name]) for shown in found.shown},
         where=(*(f"{shown.dim} >= 1" for shown in found.shown), *found.where),
@@ -347,6 +348,8 @@ def _fixed(source: Source, own: Run, found: _Varied, places: Mapping[str, Place]
         yield f"{relation}: it holds in all cases of the task"
     for name in own.updated:
         yield f"{name}: the reference updates it, and only its results are compared"
+    if own.fixed_state:
+        yield f"{own.fixed_state} parameters and buffers are the constructor's: an operator has no more arguments"
     for value in own.scalars.values():
         yield f"the argument {value!r}: the task has no other"
 

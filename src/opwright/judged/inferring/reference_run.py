@@ -19,7 +19,7 @@ from opwright import tree
 from opwright.contract.definition.randomness import RandomOperations
 from opwright.internals.compiler import fake_tensors
 from opwright.internals.tensors import version_of
-from opwright.judged.calling.parameters import state_of
+from opwright.judged.calling.parameters import first_of, state_of
 from opwright.judged.sources import Source
 from opwright.judged.task import Task
 
@@ -60,6 +60,12 @@ class Run:
         module = getattr(self.function, "__self__", None)
         named = module.named_buffers() if isinstance(module, torch.nn.Module) else ()
         return frozenset(name for name, _ in named)
+
+    @property
+    def fixed_state(self) -> int:
+        """How many parameters and buffers are no arguments."""
+        module = getattr(self.function, "__self__", None)
+        return len(state_of(module)) - len(self.state) if isinstance(module, torch.nn.Module) else 0
 
     @property
     def ranks(self) -> list[int]:
@@ -141,13 +147,13 @@ class Reference:
         return Run(tuple(inputs), state, outputs, updated, drawn.first, returns_tuple, called)
 
     def _function(self, constants: Mapping[str, int]) -> tuple[Any, Mapping[str, torch.Tensor]]:
-        """The reference, and its parameters and buffers if it is a module."""
+        """The reference, and its parameters and buffers if it is a module, but for more than an operator has."""
         task, names = self._task, self._source.run({**self.base, **constants})
         torch.manual_seed(task.seed)
         if not task.constructor:
             return names[task.reference], {}
         module = names[task.reference](*names[task.constructor]())
-        return module, state_of(module)
+        return module, first_of(state_of(module))
 
     def _inputs(self, constants: Mapping[str, int]) -> tuple[Any, ...]:
         torch.manual_seed(self._task.seed)
@@ -172,9 +178,8 @@ class Reference:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 if not state:
                     return function(*given)
-                return torch.func.functional_call(
-                    function, {name: t.clone() for name, t in zip(state, listed, strict=True)}, given
-                )
+                values = {**dict(function.named_buffers()), **dict(zip(state, listed, strict=True))}
+                return torch.func.functional_call(function, {name: t.clone() for name, t in values.items()}, given)
 
         return call
 
