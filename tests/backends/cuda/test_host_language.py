@@ -97,6 +97,7 @@ def test_templates_lambdas_and_macros(body: str, expected: float) -> None:
     ("body", "expected"),
     [
         ("std::vector<int64_t> v; v.push_back(n); auto w = v; w[0] = 3; return v[0] * 10 + w[0];", 103),
+        ("std::vector<int64_t> v = {1}, w; w = v; w[0] = 5; return v[0] * 10 + w[0];", 15),
         ("std::vector<int64_t> v(3, 2); auto& w = v; w[1] = 5; return v[0] + v[1] + v.size();", 10),
         ("std::vector<int64_t> v = {1, 2, 3}; v.erase(v.begin() + 1); return v[1] * 10 + v.size();", 32),
         ("std::vector<int64_t> v = {1, 2}; v.insert(v.end(), 7); return v[2];", 7),
@@ -118,6 +119,10 @@ def test_vectors_are_copied_and_references_are_not(body: str, expected: int) -> 
         ("std::vector<int64_t> v = {1}; v[0] = 2.5; return v[0];", "an assignment to this element"),
         ("std::vector<int64_t> v = {1}; v[1] = 2; return v[0];", "an assignment to this element"),
         ("const float x = 3; return x.y;", "the field y"),
+        ("auto& [a, b] = std::make_tuple(n, 3); return a;", "a binding by reference"),
+        ("auto x = torch::zeros({n}); return x.data_ptr<float>()[0];", r"data_ptr<float>\(\)\[0\] \("),
+        ("auto x = torch::zeros({n}); auto y = torch::zeros_like(x, x.options()); return n;", "zeros_like"),
+        ("return n.size(0);", "n.size"),
         ("#ifdef A\nreturn n;\n#endif\n return 1;", "a preproc ifdef"),
         ("goto end; end: return n;", "a goto statement"),
     ],
@@ -146,6 +151,13 @@ def test_what_would_be_a_guess_is_refused(body: str, message: str) -> None:
 def test_names_with_two_meanings_are_refused(text: str, message: str) -> None:
     with pytest.raises(NotSimulatedError, match=message):
         HostPart(CudaModule(CudaSource(f"__global__ void nothing() {{}}\n{text}"))).function("f")(0.1)
+
+
+def test_an_index_that_a_vector_does_not_have_is_an_error() -> None:
+    for index in ("-1", "2"):
+        with pytest.raises(RuntimeError, match="index") as caught:
+            result(f"std::vector<int64_t> v = {{1, 2}}; return v[{index} + 0 * n];", 1)
+        assert not isinstance(caught.value, NotSimulatedError)
 
 
 def test_a_static_variable_keeps_its_value() -> None:

@@ -17,11 +17,12 @@ from opwright.backends.cuda.host.values import (
     binary,
     convert,
     dtype_of_type,
+    element,
     size_of_type,
     with_types,
 )
 from opwright.backends.cuda.module import CudaModule
-from opwright.errors import NotSimulatedError
+from opwright.errors import NotSimulatedError, OpwrightError
 
 __all__ = ["INSTANCE", "NUMBERS", "REFERENCE", "SIMULATE_BY_LAUNCHER", "Expressions", "Returned", "Run", "Scope"]
 
@@ -222,6 +223,7 @@ class Expressions:
                 raise self._not_simulated(target, "an assignment through a reference")
             if field and not (isinstance(scope.get(name), Dim3) and field in "xyz"):
                 raise self._not_simulated(target, f"an assignment to the field {field}")
+            new = list(new) if isinstance(new, list) else new  # a vector is copied
             scope[name] = scope[name].replaced(field, int(new)) if field else self._converted(new, declared, target)
             if f"kept {name}" in scope:
                 scope[f"kept {name}"][name] = scope[name]
@@ -243,7 +245,7 @@ class Expressions:
 
     def _of_subscript_expression(self, node: Any) -> Run:
         whole, index = self._parts_of_subscript(node)
-        return lambda scope: self._guarded(node, lambda: whole(scope)[index(scope)])
+        return lambda scope: self._guarded(node, element, whole(scope), index(scope))
 
     def _parts_of_subscript(self, node: Any) -> tuple[Run, Run]:
         (index,) = (self._value(c) for c in node.child_by_field_name("indices").named_children)
@@ -326,9 +328,14 @@ class Expressions:
         return self._guarded(node, convert, value, type_name) if is_number else value
 
     def _guarded(self, node: Any, function: Callable[..., Any], *values: Any) -> Any:
+        """What a function returns. C++ would compile no other types, so that those are what is not simulated."""
         try:
             return function(*values)
-        except (ValueError, TypeError, IndexError) as error:
+        except OpwrightError:
+            raise
+        except (TypeError, AttributeError, KeyError) as error:
+            raise self._not_simulated(node, f"{text_of(node)} ({error})") from error
+        except (ValueError, IndexError) as error:
             raise RuntimeError(f"{self._where(node)}: {text_of(node)}: {error}") from error
 
     def _where(self, node: Any) -> str:

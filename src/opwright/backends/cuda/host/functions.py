@@ -63,7 +63,7 @@ def dispatched_dtypes(macro: str) -> set[torch.dtype] | None:
 def _data(tensor: torch.Tensor, type_name: str = "void") -> Pointer:
     dtype = dtype_of_type(type_name) if type_name != "void" else tensor.dtype
     if dtype != tensor.dtype:
-        raise TypeError(f"expected elements of {type_name}, got {tensor.dtype}")
+        raise ValueError(f"expected elements of {type_name}, got {tensor.dtype}")
     return Pointer(tensor).to(type_name)
 
 

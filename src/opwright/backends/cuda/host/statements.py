@@ -167,6 +167,8 @@ class Statements(Calls):
         type_name = self._type(node, inner)
         if inner.type == "structured_binding_declarator" and value is not None:
             return self._bound(inner, self._value(value))
+        if inner_of(inner, "structured_binding_declarator") is not None:
+            raise self._not_simulated(declarator, "a binding by reference")
         name = text_of(leaf_of(declarator))
         if type_name in _GUARDS:
             return lambda scope: None
@@ -210,7 +212,7 @@ class Statements(Calls):
 
         def run(scope: Scope) -> None:
             for name, part in zip(names, value(scope), strict=True):
-                self._declare(scope, name, part, REFERENCE, declarator)
+                self._declare(scope, name, list(part) if isinstance(part, list) else part, REFERENCE, declarator)
 
         return run
 

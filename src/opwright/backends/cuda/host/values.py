@@ -13,8 +13,8 @@ import torch
 from opwright.errors import NotSimulatedError
 
 __all__ = [
-    "CPP_TYPES", "Dim3", "KernelName", "Place", "Pointer", "binary", "convert", "dtype_of_type", "size_of_type",
-    "type_of", "with_types",
+    "CPP_TYPES", "Dim3", "KernelName", "Place", "Pointer", "binary", "convert", "dtype_of_type", "element",
+    "size_of_type", "type_of", "with_types",
 ]  # fmt: skip
 
 
@@ -176,6 +176,17 @@ def convert(value: Any, type_name: str) -> Any:
     if not low <= number < high:
         raise ValueError(f"{number} does not fit into {type_name}")
     return number
+
+
+def element(values: Any, index: int) -> Any:
+    """``values[index]`` of a vector or a tensor.
+
+    Raises:
+        IndexError: a vector has no such element; C++ would read past its memory.
+    """
+    if isinstance(values, list | tuple) and index < 0:
+        raise IndexError(f"the index must be at least 0, got {index}")
+    return values[index]
 
 
 def type_of(value: Any) -> str:
