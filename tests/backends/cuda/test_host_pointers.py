@@ -8,7 +8,7 @@ import torch
 from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import CudaSource
-from opwright.errors import NotSimulatedError, SimulatorError
+from opwright.errors import CompileError, NotSimulatedError, SimulatorError
 
 pytestmark = pytest.mark.compiler
 
@@ -87,6 +87,42 @@ def test_a_wrong_place_is_found() -> None:
 def test_other_pointers_are_refused(new: str, message: str) -> None:
     with pytest.raises(NotSimulatedError, match=message):
         row_of("first + at * n", new)(torch.randn(3, 40), 1)
+
+
+TYPES = """
+__global__ void filled(PARAMETER out, int n) { if (threadIdx.x < n) out[threadIdx.x] = VALUE; }
+torch::Tensor ones(torch::Tensor x) {
+  filled<<<1, 32>>>(ARGUMENT, x.numel());
+  return x;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parameter", "argument", "is_right"),
+    [
+        (torch.int64, "long long*", "x.data_ptr<int64_t>()", False),
+        (torch.int64, "long long* __restrict__", "reinterpret_cast<long long*>(x.data_ptr<int64_t>())", True),
+        (torch.int64, "long*", "x.data_ptr<int64_t>()", True),
+        (torch.int64, "int64_t*", "x.data_ptr<int64_t>() + 0", True),
+        (torch.float16, "__half*", "x.data_ptr<at::Half>()", False),
+        (torch.float16, "__half*", "reinterpret_cast<half*>(x.data_ptr<at::Half>())", True),
+        (torch.int8, "char*", "x.data_ptr<int8_t>()", False),
+        (torch.int32, "int*", "x.data_ptr<int32_t>()", True),
+    ],
+)
+def test_pointers_to_types_of_one_size_are_not_converted(
+    dtype: torch.dtype, parameter: str, argument: str, is_right: bool
+) -> None:
+    """A published candidate that nvcc refuses passed: it had an int64_t* for a long long*."""
+    value = "__float2half(1.f)" if dtype is torch.float16 else "1"
+    text = TYPES.replace("PARAMETER", parameter).replace("ARGUMENT", argument).replace("VALUE", value)
+    ones = HostPart(CudaModule(CudaSource(f"#include <cuda_fp16.h>\n{text}"))).function("ones")
+    if is_right:
+        assert ones(torch.zeros(5, dtype=dtype)).tolist() == [1] * 5
+        return
+    with pytest.raises(CompileError, match=r"an argument must be a .*\*, got a .*\*"):
+        ones(torch.zeros(5, dtype=dtype))
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ from opwright.backends.cuda.host.values import (
     Dim3,
     KernelName,
     Pointer,
+    are_other_types,
     dtype_of_type,
     with_types,
 )
 from opwright.backends.cuda.simulated import telling_limits_from_errors
 from opwright.backends.simulation import Parameter, simulated_kernel, split_commas
-from opwright.errors import LaunchError
+from opwright.errors import CompileError, LaunchError
 
 __all__ = ["Calls"]
 
@@ -211,9 +212,23 @@ class Calls(Expressions):
                 parameters = simulated_kernel(self.module.source, kernel.name).parameters
             if len(passed) != len(parameters):
                 raise RuntimeError(f"{self._where(node)}: {text} takes {len(parameters)} arguments, got {len(passed)}")
+            for value, parameter in zip(passed, parameters, strict=True):
+                self._refuse_other_pointer(node, value, parameter)
             kernel[launch](*map(_implicitly, passed, parameters))
 
         return run
+
+    def _refuse_other_pointer(self, node: Any, value: Any, parameter: Parameter) -> None:
+        wanted = plain_type(parameter.type_name)
+        if (
+            isinstance(value, Pointer)
+            and wanted.endswith("*")
+            and are_other_types(value.type_name, wanted[:-1].strip())
+        ):
+            raise CompileError(
+                f"{self._where(node)}: {text_of(node)}: an argument must be a {wanted}, got a {value.type_name}*",
+                fix="cast it: C++ does not convert one into the other",
+            )
 
 
 def _implicitly(value: Any, parameter: Parameter) -> Any:

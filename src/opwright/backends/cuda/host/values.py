@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -13,8 +14,8 @@ import torch
 from opwright.errors import NotSimulatedError
 
 __all__ = [
-    "CPP_TYPES", "Dim3", "KernelName", "Place", "Pointer", "binary", "convert", "dtype_of_type", "element",
-    "size_of_type", "type_of", "with_types",
+    "CPP_TYPES", "Dim3", "KernelName", "Place", "Pointer", "are_other_types", "binary", "convert", "dtype_of_type",
+    "element", "size_of_type", "type_of", "with_types",
 ]  # fmt: skip
 
 
@@ -46,12 +47,14 @@ class Pointer:
         offset: the distance from that element, in bytes.
         step: the size of what it points to, in bytes; None if that is not known, as of ``void*``.
         dtype: the dtype of what it points to; None if it is no element of a tensor, such as ``float4``.
+        type_name: the type of what it points to.
     """
 
     tensor: torch.Tensor
     offset: int = 0
     step: int | None = None
     dtype: torch.dtype | None = None
+    type_name: str = "void"
 
     def __bool__(self) -> bool:
         return self.address != 0
@@ -62,7 +65,7 @@ class Pointer:
 
     def to(self, type_name: str) -> Pointer:
         """What a cast to a pointer to a type gives."""
-        return Pointer(self.tensor, self.offset, size_of_type(type_name), dtype_of_type(type_name))
+        return Pointer(self.tensor, self.offset, size_of_type(type_name), dtype_of_type(type_name), type_name)
 
     def moved(self, count: int) -> Pointer:
         """The pointer to what lies ``count`` steps further.
@@ -72,7 +75,7 @@ class Pointer:
         """
         if self.step is None:
             raise NotSimulatedError("the size of what a pointer points to is not known", fix="cast it to another type")
-        return Pointer(self.tensor, self.offset + count * self.step, self.step, self.dtype)
+        return dataclasses.replace(self, offset=self.offset + count * self.step)
 
     def memory(self) -> torch.Tensor:
         """The tensor, or a view of its memory from the place that this points to.
@@ -147,6 +150,22 @@ _UNSIGNED_BITS = {
 def dtype_of_type(name: str) -> torch.dtype | None:
     """The dtype of tensors of a C++ type."""
     return _DTYPES.get(name if name in _DTYPES else name.rpartition("::")[2])
+
+
+# Names of one type. C++ converts no pointer to one of these into a pointer to another, also where both have one size.
+_SAME_TYPES = (
+    {"int64_t", "long", "long int"}, {"long long", "long long int"}, {"int", "int32_t"}, {"float"}, {"double"},
+    {"uint64_t", "unsigned long", "size_t"}, {"unsigned long long", "unsigned long long int"}, {"char"},
+    {"int8_t", "signed char"}, {"uint8_t", "unsigned char"}, {"bool"}, {"int16_t", "short"},
+    {"c10::Half", "at::Half"}, {"__half", "half"}, {"c10::BFloat16", "at::BFloat16"},
+    {"__nv_bfloat16", "nv_bfloat16"},
+)  # fmt: skip
+
+
+def are_other_types(a: str, b: str) -> bool:
+    """Whether both types are known, and not the same."""
+    found = [next((i for i, names in enumerate(_SAME_TYPES) if name in names), None) for name in (a, b)]
+    return None not in found and found[0] != found[1]
 
 
 def size_of_type(name: str) -> int | None:
