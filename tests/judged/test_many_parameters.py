@@ -22,7 +22,7 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(9)))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(15)))
         self.register_buffer("shift", torch.arange(float(width)))
         self.last = nn.Linear(width, 5)
     def forward(self, x): return self.last(self.blocks(x) + self.shift)
