@@ -244,7 +244,8 @@ class CalledTask:
     def _made_fixed_state(
         self, constants: tuple[tuple[str, int], ...], device: torch.device, dtype: torch.dtype
     ) -> Tensors:
-        state = state_of(self._module_at(constants))
+        with _usual_dtype():  # while results are computed in float64, a constructor would draw other numbers
+            state = state_of(self._constructed(constants))
         own = state[self._state[0]].dtype
         fixed = {name: t for name, t in state.items() if name not in self._state}
 
@@ -300,6 +301,16 @@ def _once(load: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
         return outcome[0]
 
     return loaded
+
+
+@contextlib.contextmanager
+def _usual_dtype() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _in_new_thread(construct: Callable[[], _Made]) -> _Made:
