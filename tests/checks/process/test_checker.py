@@ -24,7 +24,7 @@ from tests.sampled import quick
 CHECKS = ["values", "gradients", "afterwards"]
 
 
-@ow.op("judged::twice")
+@ow.op("checked_apart::twice")
 def twice(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
     return 2 * x
 
