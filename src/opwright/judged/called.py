@@ -238,7 +238,7 @@ class CalledTask:
         return module
 
     def _fixed_state(self, constants: tuple[tuple[str, int], ...], state: Sequence[torch.Tensor]) -> Tensors:
-        """Parameters and buffers that are no arguments: on the device and in the dtype of the others."""
+        """The other parameters and buffers, on the device and in the dtype of those that are arguments."""
         return self._fixed_state_like(constants, state[0].device, state[0].dtype) if self._has_fixed_state else {}
 
     def _made_fixed_state(
@@ -305,6 +305,7 @@ def _once(load: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
 
 @contextlib.contextmanager
 def _usual_dtype() -> Iterator[None]:
+    """A block in which new tensors are in float32, as when a task's file runs by itself."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opwright.contract.shapes.dims import evaluate
 from opwright.judged.shown import Place
 
 __all__ = ["Inferred", "InferredTensor"]
@@ -41,9 +39,10 @@ class Inferred:
     Attributes:
         arguments: of the operator: those of a call, then parameters and buffers.
         state: the names of parameters and buffers, as the module has them.
-        fixed_state: how many parameters and buffers are no arguments, as there are too many.
+        fixed_state: how many parameters and buffers keep the constructor's values: an operator of torch takes no more.
         constants: by name, the argument and the axis that has their size, or one that follows from it.
         own: sizes of the task's own inputs, by the name of a dim.
+        own_elements: how many elements the task's own inputs, parameters and buffers have.
         where: relations of the constants.
         fixed: what was taken as fixed, and why; one sentence each.
         is_random: whether the reference draws random numbers.
@@ -55,17 +54,12 @@ class Inferred:
     fixed_state: int = 0
     constants: Mapping[str, Place] = field(default_factory=dict)
     own: Mapping[str, int] = field(default_factory=dict)
+    own_elements: int = 0
     where: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
     is_random: bool = False
     returns_tuple: bool = False
     scalars: Mapping[int, Any] = field(default_factory=dict)
-
-    @property
-    def own_elements(self) -> int:
-        """The elements of the task's own inputs."""
-        sizes = [[int(evaluate(dim, self.own)) for dim in a.dims] for a in self.arguments if a.dims is not None]
-        return sum(map(math.prod, sizes))
 
     @property
     def has_one_shape(self) -> bool:

@@ -85,6 +85,7 @@ def test_loops_end_and_go_on_as_they_say(body: str, expected: int) -> None:
         ("CHECKED(cudaDeviceSynchronize()); return n;", 10),
         ("return std::numeric_limits<float>::max() > 1e38 && -std::numeric_limits<float>::infinity() < 0;", True),
         ("auto twice = [&](int k) { n = n + k; return n * 2; }; int a = twice(1); return a + n;", 33),
+        ("std::vector<int64_t> v = {n}; auto f = [=]() { return v[0]; }; v[0] = 3; return f();", 10),
         ("auto held = [=](int k) { return n + k; }; n = 100; return held(1);", 11),
         ("auto [a, b] = std::make_tuple(n, 3); return a * b;", 30),
     ],
@@ -114,6 +115,10 @@ def test_vectors_are_copied_and_references_are_not(body: str, expected: int) -> 
     [
         ("int m = 3; int& r = m; r = 5; return m;", "an assignment through a reference"),
         ("auto f = [&]() { return n; }; { int n = 3; return f(); }", "hides another one beside a lambda"),
+        (
+            "auto f = [&]() { return n; }; auto g = [=]() { return n; }; { int n = 3; return f(); }",
+            "hides another one beside a lambda",
+        ),
         ("auto f = [n, &f2]() { return n; }; return f();", "a lambda that captures n, &f2"),
         ("return times(n);", "the template times without all of its arguments"),
         ("std::vector<int64_t> v = {1}; v[0] = 2.5; return v[0];", "an assignment to this element"),
@@ -123,6 +128,12 @@ def test_vectors_are_copied_and_references_are_not(body: str, expected: int) -> 
         ("auto x = torch::zeros({n}); return x.data_ptr<float>()[0];", r"data_ptr<float>\(\)\[0\] \("),
         ("auto x = torch::zeros({n}); auto y = torch::zeros_like(x, x.options()); return n;", "zeros_like"),
         ("return n.size(0);", "n.size"),
+        (
+            "auto x = torch::zeros({n}); C10_CUDA_CHECK(cudaMemcpy(x.data_ptr(), x.data_ptr(), 4)); return n;",
+            "cudaMemcpy",
+        ),
+        ("return n == Mode::Half;", "'Half' is not known"),
+        ("return n == Half;", "'Half' is not known"),
         ("#ifdef A\nreturn n;\n#endif\n return 1;", "a preproc ifdef"),
         ("goto end; end: return n;", "a goto statement"),
     ],
@@ -170,10 +181,14 @@ def test_a_static_variable_keeps_its_value() -> None:
     assert [g(), g(), part.function("g")()] == [6, 12, 24]
     count = "template <int N> int counted() { static int n = 0; n += N; return n; }"
     text = f"{BEFORE}{count} int h() {{ return counted<1>() * 10 + counted<2>(); }}"
+    grid = "int grid(int n) { static dim3 blocks(n, 2); return blocks.x * 10 + blocks.y; }"
+    g = HostPart(CudaModule(CudaSource(f"{BEFORE}{grid}"))).function("grid")
+    assert [g(3), g(7)] == [32, 32]
     h = HostPart(CudaModule(CudaSource(text))).function("h")
     assert [h(), h()] == [12, 24]
-    with pytest.raises(NotSimulatedError, match="a static vector"):
-        result("static std::vector<int64_t> v; v.push_back(n); return v.size();", 1)
+    sizes = "int64_t sizes(int n) { static std::vector<int64_t> v; v.push_back(n); return v.size(); }"
+    g = HostPart(CudaModule(CudaSource(f"{BEFORE}{sizes}"))).function("sizes")
+    assert [g(1), g(1), g(1)] == [1, 2, 3]
 
 
 KERNELS = """
@@ -227,7 +242,7 @@ def test_a_template_that_is_launched_without_its_arguments_is_refused() -> None:
 def test_tensors_are_converted_filled_and_chosen_from() -> None:
     body = """
       auto y = x.to(torch::kFloat64).select(0, 1);
-      cudaMemset(x.data_ptr<float>(), 0, 2 * sizeof(float));
+      C10_CUDA_CHECK(cudaMemsetAsync(x.data_ptr<float>(), 0, 2 * sizeof(float), at::cuda::getCurrentCUDAStream()));
       TORCH_CHECK(x.to(x.device()).sum().item<float>() > 0);
       return y;
     """
@@ -239,4 +254,8 @@ def test_tensors_are_converted_filled_and_chosen_from() -> None:
     assert x.tolist() == [[0, 0, 3], [4, 5, 6]]
     with pytest.raises(RuntimeError, match="400 bytes are set, of 24"):
         result(body.replace("2 * sizeof", "100 * sizeof"), x, parameters="torch::Tensor x", returns="torch::Tensor")
+    columns = torch.zeros(3, 4, dtype=torch.uint8).t()
+    body = "cudaMemset(x.data_ptr(), -1, 5); return x.scalar_type() == at::ScalarType::Byte;"
+    assert result(body, columns, parameters="torch::Tensor x", returns="bool")
+    assert columns.t().flatten().tolist() == [255] * 5 + [0] * 7
     assert math.isinf(result("return std::numeric_limits<double>::infinity();", 1))  # type: ignore[arg-type]

@@ -138,14 +138,19 @@ def _without_computing(
     first = known[0][0]
     expected = [draw.expected[0] for draw in draws]
     if all(_are_equal(first, each[0]) for each in known) and not all(_are_equal(expected[0], t) for t in expected):
-        # What is kept may be an earlier call's at this address, so that already the first result is wrong.
-        elsewhere = _returned(context, same_layout(list(draws[0].arguments)))
-        if not is_first_wrong or not (isinstance(elsewhere, Raised) or _are_equal(first, elsewhere[0])):
+        if not is_first_wrong or _is_different_elsewhere(context, draws[0], first):
             return "it keeps results by the addresses of its arguments: new values get an earlier result"
         values = first.unique() if isinstance(first, torch.Tensor) else torch.empty(0)
         constant = f": all elements are {values.item():g}" if values.numel() == 1 else ""
         return f"it returns the same result for all values of the arguments{constant}"
     return ""
+
+
+def _is_different_elsewhere(context: Context, draw: Prepared, first: Any) -> bool:
+    """Whether a call at other addresses returns another result. A kept one may be of an earlier call at these, so that
+    already the first result is wrong."""
+    returned = _returned(context, same_layout(list(draw.arguments)))
+    return not isinstance(returned, Raised) and not _are_equal(first, returned[0])
 
 
 def _are_equal(one: Any, other: Any) -> bool:

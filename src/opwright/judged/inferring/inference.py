@@ -7,6 +7,7 @@ values runs for real, with small sizes; so does one that takes long.
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,9 +37,7 @@ _TRIALS = 40
 _DRAWN, _MOST_DRAWN = 4, 1 << 20
 # Values for a constant, beside its own: small, odd, a power of two and its neighbours.
 _POOL = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 64)
-
-
-# Of an operator of torch.
+# Arguments of an operator of torch.
 _MOST_ARGUMENTS = 64
 
 
@@ -123,6 +122,7 @@ def _stated(
         outputs=tuple(outputs),
         state=tuple(own.state),
         fixed_state=own.fixed_state,
+        own_elements=sum(tensor.numel() for tensor in own.tensors),
         constants=places,
         own={shown.dim: shown.size(found.values[shown.name]) for shown in found.shown},
         where=(*(f"{shown.dim} >= 1" for shown in found.shown), *found.where),
@@ -162,8 +162,8 @@ def _refuse_unstated(task: Task, own: Run) -> None:
         raise TargetError(f"{task.file}: {task.reference} takes or returns no tensor", fix="name another task")
     if len(own.tensors) > _MOST_ARGUMENTS:
         raise TargetError(
-            f"{task.file}: inputs, parameters and buffers must be at most {_MOST_ARGUMENTS}, as torch's operators have "
-            f"no more arguments, got {len(own.tensors)}",
+            f"{task.file}: there must be at most {_MOST_ARGUMENTS} tensors among inputs, parameters and buffers, as an "
+            f"operator of torch has no more arguments, got {len(own.tensors)}",
             fix="judge parts of the model",
         )
 
@@ -359,6 +359,8 @@ def _unique(names: Sequence[str]) -> list[str]:
     found = list[str]()
     for name in names:
         plain = name.replace(".", "_")
+        if not plain.isidentifier() or keyword.iskeyword(plain):  # such as 0.weight, of a Sequential
+            plain = f"of_{plain}"
         while plain in found:
             plain += "_"
         found.append(plain)

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def fixed_state(self) -> int:
-        """How many parameters and buffers are no arguments."""
+        """How many parameters and buffers have the constructor's values in every run."""
         module = getattr(self.function, "__self__", None)
         return len(state_of(module)) - len(self.state) if isinstance(module, torch.nn.Module) else 0
 

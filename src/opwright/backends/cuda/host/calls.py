@@ -220,11 +220,9 @@ class Calls(Expressions):
 
     def _refuse_other_pointer(self, node: Any, value: Any, parameter: Parameter) -> None:
         wanted = plain_type(parameter.type_name)
-        if (
-            isinstance(value, Pointer)
-            and wanted.endswith("*")
-            and are_other_types(value.type_name, wanted[:-1].strip())
-        ):
+        if not isinstance(value, Pointer) or not wanted.endswith("*") or wanted == "void*":
+            return
+        if are_other_types(value.type_name, wanted[:-1].strip()):
             raise CompileError(
                 f"{self._where(node)}: {text_of(node)}: an argument must be a {wanted}, got a {value.type_name}*",
                 fix="cast it: C++ does not convert one into the other",

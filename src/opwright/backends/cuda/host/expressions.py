@@ -32,6 +32,7 @@ NUMBERS = frozenset({
     "double", "bool", "int64_t", "int32_t", "uint32_t", "uint64_t", "size_t", "int16_t", "int8_t", "uint8_t", "uint",
     "uintptr_t", "intptr_t",
 })  # fmt: skip
+_NAMESPACE = re.compile(r"^(?:::)?(?:(?:at|torch|c10|std|headeronly|stable)::)+")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 # What a scope has for the type of a reference that is not constant.
@@ -84,12 +85,16 @@ class Expressions:
 
     # --- expressions ---
 
-    def _value(self, node: Any) -> Run:
-        handler = getattr(self, f"_of_{node.type}", None)
+    def _translated(self, prefix: str, node: Any) -> Run:
+        """What the method for the node's type makes of it."""
+        handler = getattr(self, f"{prefix}_{node.type}", None)
         if handler is None:
             raise self._not_simulated(node, f"a {node.type.replace('_', ' ')}")
         run: Run = handler(node)
         return run
+
+    def _value(self, node: Any) -> Run:
+        return self._translated("_of", node)
 
     def _of_number_literal(self, node: Any) -> Run:
         text = text_of(node).replace("'", "").lower()
@@ -120,8 +125,9 @@ class Expressions:
         name = text_of(node).rpartition("::")[2]
         if self.is_kernel(name):
             return lambda scope: scope.get(name, KernelName(text_of(node)))
-        if name in CONSTANTS and name not in self.constants:
-            return lambda scope: scope.get(name, CONSTANTS[name])
+        known_as = _NAMESPACE.sub("", text_of(node))
+        if known_as in CONSTANTS and name not in self.constants:
+            return lambda scope: scope.get(name, CONSTANTS[known_as])
         known = self.constants.get(name)
         default = self._value(known.child_by_field_name("value")) if known is not None else None
         macro = self._macro_called(name, node, has_parameters=False)
@@ -291,7 +297,7 @@ class Expressions:
         if value is None or value == 0:
             return None
         if not isinstance(value, Pointer):
-            raise self._not_simulated(node, "a pointer that is no tensor's")
+            raise self._not_simulated(node, "a pointer from a number")
         return value.to(type_name)
 
     def _of_field_expression(self, node: Any) -> Run:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from opwright.backends.cuda.host.values import Place, Pointer, binary, convert, dtype_of_type
+from opwright.backends.cuda.host.values import Pointer, VectorIterator, binary, convert, dtype_of_type
 from opwright.errors import NotSimulatedError
 
 __all__ = ["CONSTANTS", "FUNCTIONS", "METHODS", "NO_EFFECT", "Options", "dispatched_dtypes"]
@@ -33,17 +33,17 @@ _SCALAR_TYPES = {
     **{f"Float{n}": getattr(torch, f"float{n}") for n in (16, 32, 64)},
     **{f"Int{n}": getattr(torch, f"int{n}") for n in (8, 16, 32, 64)}, "UInt8": torch.uint8,
 }  # fmt: skip
-# torch::kFloat, and at::ScalarType::Float, by their last names.
+# torch::kFloat, and at::ScalarType::Float, without the namespaces of torch.
 CONSTANTS: dict[str, Any] = {
-    **{f"k{name}": dtype for name, dtype in _SCALAR_TYPES.items()}, **_SCALAR_TYPES,
+    **{f"k{name}": dtype for name, dtype in _SCALAR_TYPES.items()},
+    **{f"ScalarType::{name}": dtype for name, dtype in _SCALAR_TYPES.items()},
     "kCUDA": STREAM, "cudaSuccess": 0, "nullopt": None,
     "cudaFuncAttributeMaxDynamicSharedMemorySize": 0,
 }  # fmt: skip
-# Functions and macros that check or order what a GPU does.
+# Functions that check or order what a GPU does. What is passed to them is not computed.
 NO_EFFECT = frozenset({
     "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaFuncSetAttribute",
-    "printf", "fprintf",
-    "C10_CUDA_KERNEL_LAUNCH_CHECK", "C10_CUDA_CHECK", "AT_CUDA_CHECK", "STD_CUDA_CHECK", "STD_CUDA_KERNEL_LAUNCH_CHECK",
+    "printf", "fprintf", "C10_CUDA_KERNEL_LAUNCH_CHECK", "STD_CUDA_KERNEL_LAUNCH_CHECK",
 })  # fmt: skip
 
 
@@ -129,10 +129,10 @@ def _tensor(values: Any, options: Any = None) -> torch.Tensor:
 
 
 def _set_bytes(pointer: Pointer, value: int, count: int, *stream: Any) -> int:
-    memory = pointer.to("uint8_t").memory().flatten()
+    memory = pointer.bytes()
     if count > len(memory):
         raise ValueError(f"{count} bytes are set, of {len(memory)}")
-    memory[:count].fill_(value)
+    memory[:count].fill_(value & 0xFF)
     return 0
 
 
@@ -144,7 +144,7 @@ def _changed_at(change: Callable[..., None]) -> Callable[..., None]:
     """A method of a vector that takes an iterator."""
 
     def call(values: Any, place: Any, *more: Any) -> None:
-        is_own = isinstance(place, Place) and place.values is values
+        is_own = isinstance(place, VectorIterator) and place.values is values
         if not is_own or not 0 <= place.index <= len(values) - (not more):
             raise ValueError("an iterator must be one of the vector, and within it")
         change(values, place.index, *more)
@@ -186,6 +186,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("floor", "floorf"), lambda x: float(math.floor(x))),
     **dict.fromkeys(("ceil", "ceilf"), lambda x: float(math.ceil(x))),
     **dict.fromkeys(("pow", "powf"), lambda x, y: x**y),
+    **dict.fromkeys(("C10_CUDA_CHECK", "AT_CUDA_CHECK", "STD_CUDA_CHECK"), lambda error: error),
     "cudaGetErrorString": lambda _: "an error of CUDA",
     **dict.fromkeys(("cudaMemset", "cudaMemsetAsync"), _set_bytes),
     **dict.fromkeys(("exit", "abort"), _exit),
@@ -229,8 +230,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "type": lambda x: x.dtype,
     "item": lambda x, type_name="auto": convert(x.item(), type_name),
     "push_back": lambda x, value: x.append(value),
-    "begin": lambda x: Place(x),
-    "end": lambda x: Place(x, len(x)),
+    "begin": lambda x: VectorIterator(x),
+    "end": lambda x: VectorIterator(x, len(x)),
     "erase": _changed_at(list.__delitem__),
     "insert": _changed_at(list.insert),
     "scalar_type": lambda x: x.dtype,

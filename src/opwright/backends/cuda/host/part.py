@@ -109,12 +109,7 @@ class HostPart(Statements):
     def _definitions(self) -> list[Any]:
         """The functions that the host runs, of templates too."""
         found = [node for node in self._outside_of_functions() if node.type == "function_definition"]
-        begins = [(node, text_of(node).partition("(")[0]) for node in found]
-        return [
-            node
-            for node, text in begins
-            if "__global__" not in text and ("__device__" not in text or "__host__" in text)
-        ]
+        return [node for node in found if _runs_on_host(text_of(node).partition("(")[0])]
 
     def _outside_of_functions(self) -> Iterator[Any]:
         waiting = [syntax_tree(self.module.source.text)]

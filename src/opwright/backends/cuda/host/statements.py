@@ -32,11 +32,7 @@ class Statements(Calls):
     """What a function consists of."""
 
     def statement(self, node: Any) -> Run:
-        handler = getattr(self, f"_on_{node.type}", None)
-        if handler is None:
-            raise self._not_simulated(node, f"a {node.type.replace('_', ' ')}")
-        run: Run = handler(node)
-        return run
+        return self._translated("_on", node)
 
     def _on_compound_statement(self, node: Any) -> Run:
         parts = [self.statement(child) for child in node.named_children if child.type != "comment"]
@@ -169,28 +165,29 @@ class Statements(Calls):
             return self._bound(inner, self._value(value))
         if inner_of(inner, "structured_binding_declarator") is not None:
             raise self._not_simulated(declarator, "a binding by reference")
-        name = text_of(leaf_of(declarator))
+        name, is_static = text_of(leaf_of(declarator)), any(text_of(child) == "static" for child in node.children)
         if type_name in _GUARDS:
             return lambda scope: None
-        if type_name == "dim3" and (value is None or value.type in ("argument_list", "initializer_list")):
-            numbers = [self._value(child) for child in self._numbers_of(declarator, value)]
-            return lambda scope: scope.__setitem__(name, Dim3(*(int(n(scope)) for n in numbers)))
-        if _VECTOR.fullmatch(type_name) and (value is None or value.type == "argument_list"):
-            if "static" in text_of(node).split():
-                raise self._not_simulated(declarator, "a static vector")
-            return self._vector(name, declarator, value)
-        if value is None and declarator.type != "function_declarator":
-            if "static" in text_of(node).split():
-                return self._kept(name, lambda scope: None, type_name, declarator)
-            return lambda scope: self._declare(scope, name, None, type_name, declarator)
-        if value is None or value.type == "argument_list":
-            raise self._not_simulated(declarator, f"a {type_name} with a constructor's arguments")
-        if value.type == "lambda_expression":
-            self.lambdas.add(name)
-        made = self._value(value)
-        if "static" in text_of(node).split():
+        made = self._constructed(declarator, type_name, value)
+        if made is None:
+            if value is not None and value.type == "lambda_expression":
+                self.lambdas.add(name)
+            made = self._value(value) if value is not None else lambda scope: None
+        if is_static:
             return self._kept(name, made, type_name, declarator)
         return lambda scope: self._declare(scope, name, made(scope), type_name, declarator)
+
+    def _constructed(self, declarator: Any, type_name: str, value: Any) -> Run | None:
+        """What a constructor makes; None for a variable that begins with a value, or with none."""
+        is_called = value is not None and value.type == "argument_list"
+        if type_name == "dim3" and (value is None or is_called or value.type == "initializer_list"):
+            numbers = [self._value(child) for child in self._numbers_of(declarator, value)]
+            return lambda scope: Dim3(*(int(number(scope)) for number in numbers))
+        if _VECTOR.fullmatch(type_name) and (value is None or is_called):
+            return self._vector(declarator, value)
+        if is_called or (value is None and declarator.type == "function_declarator"):
+            raise self._not_simulated(declarator, f"a {type_name} with a constructor's arguments")
+        return None
 
     def _kept(self, name: str, made: Run, type_name: str, declarator: Any) -> Run:
         """A static variable: it is made in the first call, and the next ones have its last value. Each instance of a
@@ -216,18 +213,17 @@ class Statements(Calls):
 
         return run
 
-    def _vector(self, name: str, declarator: Any, value: Any) -> Run:
+    def _vector(self, declarator: Any, value: Any) -> Run:
         """``std::vector<int64_t> sizes;`` and ``sizes(count, value)``."""
         given = [self._value(child) for child in value.named_children] if value is not None else []
         if len(given) > 2:
             raise self._not_simulated(declarator, "a vector with other arguments")
 
-        def run(scope: Scope) -> None:
+        def run(scope: Scope) -> list[Any]:
             values = [one(scope) for one in given]
             if values and not isinstance(values[0], int):
                 raise self._not_simulated(declarator, "a vector with other arguments")
-            made = (values[1:] or [0]) * values[0] if values else []
-            self._declare(scope, name, made, "auto", declarator)
+            return (values[1:] or [0]) * values[0] if values else []
 
         return run
 
@@ -252,8 +248,10 @@ class Statements(Calls):
         call = self.callable_of(listed, node.child_by_field_name("body"), node)
 
         def run(scope: Scope) -> Callable[..., Any]:
-            scope[_BESIDE_LAMBDA] = captures == "&"
-            return call(scope if captures == "&" else dict(scope))
+            if captures == "&":
+                scope[_BESIDE_LAMBDA] = True
+                return call(scope)
+            return call({name: list(value) if isinstance(value, list) else value for name, value in scope.items()})
 
         return run
 
@@ -304,14 +302,13 @@ class Statements(Calls):
                 raise self._not_simulated(declarator, f"a declaration of dim3{listed}")
         return [child for child in value.named_children if child.type != "comment"] if value is not None else []
 
-    def _type(self, node: Any, declarator: Any = None) -> str:
+    def _type(self, node: Any, declarator: Any) -> str:
         """The type of a variable or parameter: of pointers that of any, as their values know what they point to."""
         name = plain_type(text_of(node.child_by_field_name("type")))
         name = self.aliases.get(name, name)
-        kind = declarator.type if declarator is not None else ""
-        if kind == "pointer_declarator":
+        if declarator.type == "pointer_declarator":
             return "auto" if name != "void" else "void*"
-        if kind == "reference_declarator" and not re.match(r"(?:\w+\s+)*const\b", text_of(node)):
+        if declarator.type == "reference_declarator" and not re.match(r"(?:\w+\s+)*const\b", text_of(node)):
             return REFERENCE
         short = name.rpartition("::")[2] if "<" not in name else name
         if short in _TYPES or short in _GUARDS or short in self.type_names or dtype_of_type(short) is not None:

@@ -14,8 +14,8 @@ import torch
 from opwright.errors import NotSimulatedError
 
 __all__ = [
-    "CPP_TYPES", "Dim3", "KernelName", "Place", "Pointer", "are_other_types", "binary", "convert", "dtype_of_type",
-    "element", "size_of_type", "type_of", "with_types",
+    "CPP_TYPES", "Dim3", "KernelName", "Pointer", "VectorIterator", "are_other_types", "binary", "convert",
+    "dtype_of_type", "element", "size_of_type", "type_of", "with_types",
 ]  # fmt: skip
 
 
@@ -46,7 +46,7 @@ class Pointer:
         tensor: the tensor whose first element ``data_ptr`` points to.
         offset: the distance from that element, in bytes.
         step: the size of what it points to, in bytes; None if that is not known, as of ``void*``.
-        dtype: the dtype of what it points to; None if it is no element of a tensor, such as ``float4``.
+        dtype: the dtype of what it points to; None if tensors have no such elements, such as ``float4``.
         type_name: the type of what it points to.
     """
 
@@ -86,18 +86,28 @@ class Pointer:
         dtype = self.dtype or self.tensor.dtype
         if not self.offset and dtype == self.tensor.dtype:
             return self.tensor
-        sizes = zip(self.tensor.shape, self.tensor.stride(), strict=True)
-        count = 1 + sum((size - 1) * stride for size, stride in sizes) if self.tensor.numel() else 0
-        span = self.tensor.as_strided((count,), (1,)).view(torch.uint8)
-        first = self.tensor.storage_offset() * self.tensor.itemsize
-        if not 0 <= self.offset <= len(span) or (first + self.offset) % dtype.itemsize:
+        rest = self.bytes()
+        if rest.storage_offset() % dtype.itemsize:
             raise NotSimulatedError(
-                f"a pointer must lie within its tensor, at a multiple of {dtype.itemsize} bytes, "
-                f"got byte {self.offset} of {len(span)}",
+                f"a pointer must lie at a multiple of {dtype.itemsize} bytes, got byte {self.offset} of its tensor",
                 fix="use a GPU",
             )
-        rest = span[self.offset :]
         return rest[: len(rest) // dtype.itemsize * dtype.itemsize].view(dtype)
+
+    def bytes(self) -> torch.Tensor:
+        """The tensor's memory from the place that this points to, also between its elements.
+
+        Raises:
+            NotSimulatedError: the pointer lies outside of the tensor's memory.
+        """
+        sizes = zip(self.tensor.shape, self.tensor.stride(), strict=True)
+        count = 1 + sum((size - 1) * stride for size, stride in sizes) if self.tensor.numel() else 0
+        whole = self.tensor.as_strided((count,), (1,)).view(torch.uint8)
+        if not 0 <= self.offset <= len(whole):
+            raise NotSimulatedError(
+                f"a pointer must lie within its tensor, got byte {self.offset} of {len(whole)}", fix="use a GPU"
+            )
+        return whole[self.offset :]
 
 
 class KernelName(str):
@@ -107,15 +117,15 @@ class KernelName(str):
 
 
 @dataclass(frozen=True)
-class Place:
+class VectorIterator:
     """An iterator of a ``std::vector``."""
 
     values: list[Any]
     index: int = 0
 
-    def moved(self, count: int) -> Place:
-        """The place ``count`` elements further."""
-        return Place(self.values, self.index + count)
+    def moved(self, count: int) -> VectorIterator:
+        """The iterator ``count`` elements further."""
+        return VectorIterator(self.values, self.index + count)
 
 
 CPP_TYPES = {
@@ -158,7 +168,7 @@ _SAME_TYPES = (
     {"uint64_t", "unsigned long", "size_t"}, {"unsigned long long", "unsigned long long int"}, {"char"},
     {"int8_t", "signed char"}, {"uint8_t", "unsigned char"}, {"bool"}, {"int16_t", "short"},
     {"c10::Half", "at::Half"}, {"__half", "half"}, {"c10::BFloat16", "at::BFloat16"},
-    {"__nv_bfloat16", "nv_bfloat16"},
+    {"__nv_bfloat16", "nv_bfloat16"}, {"void"},
 )  # fmt: skip
 
 
@@ -209,7 +219,7 @@ def element(values: Any, index: int) -> Any:
 
 
 def type_of(value: Any) -> str:
-    """The type of an ``auto`` variable that begins with a value; "auto" if it is no number."""
+    """The type of an ``auto`` variable that begins with a number; "auto" for other values."""
     if isinstance(value, bool):
         return "bool"
     return {int: "long long", float: "double"}.get(type(value), "auto")
@@ -221,7 +231,7 @@ def binary(sign: str, a: Any, b: Any) -> Any:
     Raises:
         NotSimulatedError: pointers are combined in another way than by adding numbers.
     """
-    if isinstance(a, Pointer | Place) or isinstance(b, Pointer | Place):
+    if isinstance(a, Pointer | VectorIterator) or isinstance(b, Pointer | VectorIterator):
         return _of_pointers(sign, a, b)
     if sign in ("/", "%") and isinstance(a, int) and isinstance(b, int):
         if b == 0:
@@ -238,7 +248,7 @@ def _of_pointers(sign: str, a: Any, b: Any) -> Any:
         return b.moved(a)
     if sign in ("+", "-") and isinstance(b, int):
         return a.moved(b if sign == "+" else -b)
-    raise NotSimulatedError(f"a pointer is not simulated with {sign}", fix="add numbers to it only")
+    raise NotSimulatedError(f"a pointer or an iterator is not simulated with {sign}", fix="add numbers to it only")
 
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {

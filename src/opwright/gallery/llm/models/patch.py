@@ -88,6 +88,8 @@ def for_mlp(module):
 
 def for_experts(module):
     activation = ACTIVATIONS.get(type(module.act_fn).__name__)
+    if not hasattr(module, "config"):
+        return None
     count, inner, outer = module.config.num_local_experts, module.intermediate_dim, module.hidden_dim
     sizes = [tuple(weights.shape) for weights in (module.gate_up_proj, module.down_proj)]
     has_all = module.num_experts == count and sizes == [(count, 2 * inner, outer), (count, outer, inner)]
