@@ -197,18 +197,26 @@ class Packer:
         """What is no tensor, for a pointer."""
         if value is None or (type(value) is int and value == 0):  # as in C++
             return 0
-        if isinstance(value, list | tuple) and value and _TO_POINTERS.search(parameter.type_name):
-            element = self._typed(parameter.type_name.rstrip()[:-1].removesuffix("const").strip(), 8, "pointer")
-            convert = self._pointer(position, element)
-            self.pointers[position], address = self._addresses([convert(tensor, device) for tensor in value], device)
+        if isinstance(value, list | tuple) and value and (convert := self._of_list(position, parameter)):
+            self.pointers[position], address = self._words([convert(element, device) for element in value], device)
             return address
         # PTX without C++ types does not distinguish a pointer from a 64-bit integer: both are accepted.
         if parameter.kind != "pointer" and isinstance(value, int | np.integer):
             return self._in_range(position, parameter, int(value), 0, _WORD - 1)
         raise self._wrong_kind(position, parameter, value, "a tensor")
 
-    def _addresses(self, words: list[int], device: int) -> tuple[Any, int]:
-        """A tensor of addresses, for a pointer to pointers, and its own address."""
+    def _of_list(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any] | None:
+        """Converts what a list for a pointer has: tensors for one to pointers, numbers for one to const integers of 64
+        bits. None for other pointers."""
+        pointee = parameter.type_name.rstrip().removesuffix("__restrict__").rstrip()[:-1].strip()
+        if _TO_POINTERS.search(parameter.type_name):
+            return self._pointer(position, self._typed(pointee.removesuffix("const").strip(), 8, "pointer"))
+        if not parameter.writes and "int64" in [_name(dtype) for dtype in parameter.dtypes]:
+            return self._integer(position, self._typed(pointee.removeprefix("const").strip(), 8, "integer"))
+        return None
+
+    def _words(self, words: list[int], device: int) -> tuple[Any, int]:
+        """A tensor of such numbers where the kernel reads it, and its address."""
         kept = np.array(words, dtype=np.int64)
         return kept, kept.ctypes.data
 

@@ -173,15 +173,28 @@ def test_attention_stays_torchs_where_the_operator_computes_something_else(atten
     assert len(attended) == 2
 
 
+DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}}  # reads positions
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """How often a CUDA graph was replayed."""
+    counted, theirs = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (counted.append(1), theirs(self))[1])
+    return counted
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("family", "others"), [
     ("Llama", {}), ("Mistral", {"sliding_window": 5}), ("Qwen2", {}), ("Qwen3", {}), ("Mixtral", {}),
+    ("Llama", DYNAMIC),
 ])  # fmt: skip
-def test_a_cache_in_pages_gives_the_same_tokens(family, others):
-    model = model_of(family, **WIDE, **others)
+def test_a_cache_in_pages_gives_the_same_tokens(family, others, device, replays):
+    model = model_of(family, **WIDE, **others).to(device)
     with torch.no_grad():  # logits that differ by more than rounding
         for p in model.parameters():
             p.mul_(4 if p.dim() > 1 else 1)
-    prompts = [IDS[0, :4], IDS[1], IDS[0, 4:5]]
+    prompts = [p.to(device) for p in (IDS[0, :4], IDS[1], IDS[0, 4:5])]
     expected = [
         model.generate(p[None], attention_mask=torch.ones_like(p)[None], max_new_tokens=20, do_sample=False,
                        eos_token_id=None)[0]
@@ -189,13 +202,16 @@ def test_a_cache_in_pages_gives_the_same_tokens(family, others):
     ]  # fmt: skip
     found = generate(patch(model), prompts, 20)  # beyond a page
     assert [t.tolist() for t in found] == [t.tolist() for t in expected]
+    assert len(replays) == (18 if device == "cuda" and others is not DYNAMIC else 0)
+    torch.rand(1, device=device)  # also after a capture that failed
     ends = int(expected[1][12])
     until = expected[1][9:].tolist().index(ends) + 10
     assert generate(model, prompts[1:2], 20, eos_token_id=ends)[0].tolist() == expected[1][:until].tolist()
 
 
-def test_sampled_tokens_follow_from_the_seed():
-    model = patch(model_of("Llama", **WIDE))
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_sampled_tokens_follow_from_the_seed(device):
+    model = patch(model_of("Llama", **WIDE).to(device))
     prompts = [IDS[0, :4], IDS[1]]
     first, again, other = (
         [t.tolist() for t in generate(model, prompts, 8, temperature=1.5, top_k=40, seed=seed)] for seed in (3, 3, 4)

@@ -269,6 +269,12 @@ INTERNALS: tuple[Internal, ...] = (
         "freeing cuBLAS's memory before a capture",
         "a CUDA graph may use memory of cuBLAS that others free",
     ),
+    Internal(
+        "add_to_each",
+        "torch._foreach_add_",
+        "numbers of the CPU in a CUDA graph, a hundred in each launch",
+        "each of them has a launch",
+    ),
     Internal("gpu_sleep", "torch.cuda._sleep", "keeping a GPU busy", "matrix products keep it busy"),
     Internal(
         "storage_holders",

@@ -16,6 +16,7 @@ from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_pa
 from opwright.backends.native.native_call import ArgumentSource, KernelArgument
 from opwright.backends.simulation import ArgumentPacker, KernelStruct
 from opwright.errors import LaunchError
+from opwright.internals.cuda import words_by_launches
 
 __all__ = ["KernelStruct", "Packer"]
 
@@ -50,15 +51,15 @@ class Packer(ArgumentPacker):
 
         return convert
 
-    def _addresses(self, words: list[int], device: int) -> tuple[Any, int]:
+    def _words(self, words: list[int], device: int) -> tuple[Any, int]:
         if device < 0:
             kept = torch.tensor(words, dtype=torch.int64)
-            return kept, kept.data_ptr()
-        with torch.cuda.device(device):
-            is_captured, stream = torch.cuda.is_current_stream_capturing(), torch.cuda.current_stream().cuda_stream
-        # A graph would outlive what is kept. CUDA refuses the copy within a capture.
-        table = _table.__wrapped__ if is_captured else _table
-        kept = table(tuple(words), device, stream)
+        else:
+            with torch.cuda.device(device):
+                is_captured, stream = torch.cuda.is_current_stream_capturing(), torch.cuda.current_stream().cuda_stream
+            # A graph would outlive what is kept.
+            on = torch.device("cuda", device)
+            kept = words_by_launches(words, on) if is_captured else _table(tuple(words), device, stream)
         return kept, kept.data_ptr()
 
     def _typed(self, name: str, size: int, unknown_kind: ParameterKind) -> Parameter:
@@ -87,6 +88,7 @@ class Packer(ArgumentPacker):
 
 @functools.lru_cache(maxsize=256)
 def _table(words: tuple[int, ...], device: int, stream: int) -> torch.Tensor:
-    """Addresses in the GPU's memory, where a kernel reads those of a list of tensors. A copy waits for the stream,
-    and an optimizer's addresses stay the same. Of one stream only: what is dropped may be used again there."""
+    """Words in the GPU's memory, where a kernel reads those of a list, such as the addresses of tensors. A copy waits
+    for the stream, and an optimizer's addresses stay the same. Of one stream only: what is dropped may be used again
+    there."""
     return torch.tensor(words, dtype=torch.int64).to(torch.device("cuda", device))

@@ -1,6 +1,6 @@
 """AdamW of lists of tensors, in place: one launch for all of them, in CUDA C++."""
 
-import functools
+import itertools
 import math
 from typing import Annotated
 
@@ -47,22 +47,13 @@ in_cuda = ow.cuda_module("kernels/adamw.cu")
 @adamw_.cuda(name="cuda")
 def _(parameters, gradients, first, second, step, rate, beta1, beta2, eps, decay):
     lists = [[t if t.is_contiguous() else t.contiguous() for t in ts] for ts in (parameters, gradients, first, second)]
-    sizes, first_blocks, blocks = layout(tuple(t.numel() for t in parameters), parameters[0].device)
+    sizes = [t.numel() for t in parameters]
+    first_blocks = [0, *itertools.accumulate(ow.cdiv(size, CHUNK) for size in sizes)]
     rates = 1 - rate * decay, rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step), eps
-    in_cuda[f"adamw<{CPP_TYPE[parameters[0].dtype]}>"][blocks, 256](
-        [t for ts in lists for t in ts], sizes, first_blocks, len(parameters), beta1, beta2, *rates
+    in_cuda[f"adamw<{CPP_TYPE[parameters[0].dtype]}>"][first_blocks[-1], 256](
+        [t for ts in lists for t in ts], sizes, first_blocks[:-1], len(parameters), beta1, beta2, *rates
     )
     for given, used in zip((parameters, first, second), (lists[0], *lists[2:]), strict=True):
         for old, new in zip(given, used, strict=True):
             if new is not old:  # it had gaps
                 old.copy_(new)
-
-
-@functools.lru_cache(maxsize=64)
-def layout(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, int]:
-    """The tensors' sizes and first blocks, on the device, and the number of blocks. An optimizer's stay the same."""
-    first_blocks = [0]
-    for size in sizes:
-        first_blocks.append(first_blocks[-1] + ow.cdiv(size, CHUNK))
-    table = torch.tensor([sizes, first_blocks[:-1]], dtype=torch.int64).to(device)
-    return table[0], table[1], first_blocks[-1]

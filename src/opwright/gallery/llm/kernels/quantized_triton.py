@@ -115,14 +115,16 @@ def product_kernel(
             b + column[None, :] * b_stride + (start + step)[:, None],
             mask=(column < n)[None, :] & (start + step < k)[:, None], other=0.0,
         )  # fmt: skip
+        if left.dtype != tl.int8:
+            # Hopper's tensor cores keep some 13 bits of the largest product in sums of floats of a byte.
+            left, right = left.to(tl.float16), right.to(tl.float16)
         if IN_BLOCKS:  # BK is 128, as the blocks are
             block = start // BK
             scale = tl.load(of_rows + block * a_scale_step, mask=row < m, other=0)[:, None]
             scale *= tl.load(of_columns + block * b_scale_step, mask=column < n, other=0)[None, :]
             total += tl.dot(left, right).to(tl.float32) * scale
         else:
-            # For floats of a byte, tensor cores would keep fewer bits of sums than float32 has.
-            total += tl.dot(left, right)
+            total = tl.dot(left, right, total, out_dtype=total.dtype)
     found = total.to(tl.float32)
     if not IN_BLOCKS:
         found *= tl.load(of_rows, mask=row < m, other=0)[:, None]

@@ -40,15 +40,13 @@ class Pages:
         shape = (config.num_hidden_layers, first, page, config.num_key_value_heads, head_dim)
         self.k, self.v = (torch.empty(shape, dtype=dtype, device=device) for _ in "kv")
         self.page, self.table = page, table.to(device)
-        self.lengths = torch.zeros(len(lengths), dtype=torch.int32, device=device)  # with the tokens of this call
-        self.rows = torch.arange(len(lengths), device=device)  # the sequences of this call
-        self.slots = torch.zeros(0, dtype=torch.int64, device=device)  # of the tokens of this call
+        self.now: tuple[Tensor, Tensor, Tensor]  # of the call: slots of its tokens, tables and lengths of its sequences
 
     def begin(self, rows: Tensor, positions: Tensor) -> None:
         """The next call has the tokens at some positions (sequences × tokens) of some sequences."""
-        pages = self.table[rows].gather(1, positions // self.page).long()
-        self.rows, self.slots = rows, (pages * self.page + positions % self.page).flatten()
-        self.lengths[rows] = (positions[:, -1] + 1).int()
+        table, lengths = self.table[rows], (positions[:, -1] + 1).int()
+        slots = table.gather(1, positions // self.page).long() * self.page + positions % self.page
+        self.now = slots.flatten(), table, lengths
 
 
 class Attention:
@@ -89,8 +87,8 @@ def fits(module, query, key, value) -> bool:
 def attend_to_pages(module, query, key, value, scaling, pages, window):
     k_cache, v_cache = pages.k[module.layer_idx], pages.v[module.layer_idx]
     new_k, new_v = (x.transpose(1, 2).flatten(0, 1) for x in (key, value))
-    reshape_and_cache_(new_k, new_v, k_cache, v_cache, pages.slots)
+    slots, table, lengths = pages.now
+    reshape_and_cache_(new_k, new_v, k_cache, v_cache, slots)
     if query.shape[2] > 1:  # a prompt, which is all that its sequence has
         return of_tokens(query, key, value, window or 0, scaling)
-    table, lengths = pages.table[pages.rows], pages.lengths[pages.rows]
     return paged_attention(query[:, :, 0], k_cache, v_cache, table, lengths, window or 0, 0.0, scaling)[:, None]

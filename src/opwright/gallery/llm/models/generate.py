@@ -39,31 +39,75 @@ def generate(
         ValueError: the model is not patched, its heads have another size than the kernels know, a prompt is empty, or a
             number is out of its range.
     """
-    config, device = model.config, model.device
     _refuse(model, prompts)
     _refuse_numbers(max_new_tokens, temperature, top_k, top_p, min_p)
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    config, device = model.config, model.device
     pages = Pages(config, [len(p) + max_new_tokens for p in prompts], model.dtype, device)
-    rows = torch.arange(len(prompts), device=device)
     settings = _settings(len(prompts), config.vocab_size, device, temperature, top_k, top_p, min_p)
-    found = torch.zeros(len(prompts), max_new_tokens, dtype=torch.int64, device=device)
-    logits = torch.cat([_prefill(model, pages, rows[i : i + 1], p.to(device)) for i, p in enumerate(prompts)])
+    first = torch.full((), seed * max_new_tokens, device=device)
+    decoding = _Decoding(model, pages, prompts, max_new_tokens, settings if temperature else None, first)
+    counts = torch.full((len(prompts),), max_new_tokens, device=device)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    counts = torch.full_like(lengths, max_new_tokens)
     for step in range(max_new_tokens):
-        if temperature == 0:
-            tokens = logits.argmax(1)
-        else:
-            tokens = sample(logits, (seed * max_new_tokens + step) * len(prompts) + rows, *settings)
-        found[:, step] = tokens
+        if step == 0:
+            decoding.begin()
+        elif step == 2 and device.type == "cuda":  # compiled and warm by now
+            decoding.capture()
+        if step:
+            decoding.advance()
         if eos_token_id is not None:
-            counts = torch.where(~ended & (tokens == eos_token_id), step + 1, counts)
-            ended |= tokens == eos_token_id
+            is_end = decoding.tokens == eos_token_id
+            counts = torch.where(~ended & is_end, step + 1, counts)
+            ended |= is_end
             if bool(ended.all()):
                 break
-        if step + 1 < max_new_tokens:
-            logits = _logits(model, pages, rows, tokens[:, None], (lengths + step)[:, None])
-    return [torch.cat([p.to(device), new[:count]]) for p, new, count in zip(prompts, found, counts, strict=True)]
+    new = decoding.found.t()
+    return [torch.cat([p.to(device), row[:count]]) for p, row, count in zip(prompts, new, counts, strict=True)]
+
+
+class _Decoding:
+    """The state of a generation, all of it in tensors that stay where they are, so that a step can be a CUDA graph."""
+
+    def __init__(self, model, pages: Pages, prompts, steps: int, settings: list[Tensor] | None, first: Tensor) -> None:
+        device, count = model.device, len(prompts)
+        self.model, self.pages, self.prompts, self.settings = model, pages, prompts, settings
+        self.rows = torch.arange(count, device=device)
+        self.tokens = torch.zeros_like(self.rows)
+        self.lengths = torch.tensor([len(p) for p in prompts], device=device)
+        self.step, self.first = torch.zeros((), dtype=torch.int64, device=device), first
+        self.found = torch.zeros(steps, count, dtype=torch.int64, device=device)
+        self.advance = self._advance
+
+    def begin(self) -> None:
+        """The prompts, and the first token of each."""
+        each = zip(self.rows[:, None], self.prompts, strict=True)
+        self._take(torch.cat([_prefill(self.model, self.pages, row, p.to(row.device)) for row, p in each]))
+
+    def _advance(self) -> None:
+        """One more token for each sequence."""
+        positions = (self.lengths + self.step - 1)[:, None]
+        self._take(_logits(self.model, self.pages, self.rows, self.tokens[:, None], positions))
+
+    def _take(self, logits: Tensor) -> None:
+        if self.settings is None:
+            self.tokens.copy_(logits.argmax(1))
+        else:
+            seeds = (self.first + self.step) * len(self.rows) + self.rows
+            self.tokens.copy_(sample(logits, seeds, *self.settings))
+        self.found.index_copy_(0, self.step[None], self.tokens[None])
+        self.step += 1
+
+    def capture(self) -> None:
+        """Replay the steps that follow as a CUDA graph. Models that read values on the CPU go on without one."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._advance()
+        except RuntimeError:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):  # the failed one leaves torch's generator in its mode
+                self.rows.clone()
+        else:
+            self.advance = graph.replay
 
 
 def _prefill(model, pages: Pages, row: Tensor, prompt: Tensor) -> Tensor:
