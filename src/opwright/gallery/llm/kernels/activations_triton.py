@@ -39,7 +39,9 @@ def part_slope(x, part, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def glu_kernel(gate, up, out, n, gate_stride, up_stride, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
-    row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    across = tl.cdiv(n, BLOCK)
+    row, columns = (tl.program_id(0) // across).to(tl.int64), (tl.program_id(0) % across).to(tl.int64) * BLOCK
+    columns += tl.arange(0, BLOCK)
     inside = columns < n
     x = tl.load(gate + row * gate_stride + columns, mask=inside, other=0).to(tl.float32)
     y = tl.load(up + row * up_stride + columns, mask=inside, other=0).to(tl.float32)
@@ -51,7 +53,9 @@ def glu_backward_kernel(
     grad, gate, up, grad_gate, grad_up, n, grad_stride, gate_stride, up_stride,
     ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    across = tl.cdiv(n, BLOCK)
+    row, columns = (tl.program_id(0) // across).to(tl.int64), (tl.program_id(0) % across).to(tl.int64) * BLOCK
+    columns += tl.arange(0, BLOCK)
     inside = columns < n
     above = tl.load(grad + row * grad_stride + columns, mask=inside, other=0).to(tl.float32)
     x = tl.load(gate + row * gate_stride + columns, mask=inside, other=0).to(tl.float32)
@@ -91,7 +95,7 @@ def glu(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
     out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if out.numel():
         x, y = as_rows(gate, up)
-        glu_kernel[(len(x), triton.cdiv(x.shape[1], BLOCK))](
+        glu_kernel[(len(x) * triton.cdiv(x.shape[1], BLOCK),)](
             x, y, out, x.shape[1], x.stride(0), y.stride(0), activation, BLOCK=BLOCK
         )
     return out
@@ -103,7 +107,7 @@ def glu_backward(
     grad_gate, grad_up = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
     if grad.numel():
         above, x, y = as_rows(grad, gate, up)
-        glu_backward_kernel[(len(x), triton.cdiv(x.shape[1], BLOCK))](
+        glu_backward_kernel[(len(x) * triton.cdiv(x.shape[1], BLOCK),)](
             above, x, y, grad_gate, grad_up, x.shape[1], above.stride(0), x.stride(0), y.stride(0), activation,
             BLOCK=BLOCK,
         )  # fmt: skip

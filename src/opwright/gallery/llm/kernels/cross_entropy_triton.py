@@ -41,8 +41,9 @@ def cross_entropy_backward_kernel(
     grad, logits, labels, lse, out, v, grad_stride, stride, labels_stride, lse_stride, smoothing, z_loss,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    across = tl.cdiv(v, BLOCK)
+    row = (tl.program_id(0) // across).to(tl.int64)
+    columns = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
     inside = columns < v
     label = tl.load(labels + row * labels_stride)
     if label == IGNORED:
@@ -74,7 +75,7 @@ def cross_entropy_backward(
     logits = rows_of(logits)
     out = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if len(logits):
-        cross_entropy_backward_kernel[(len(logits), triton.cdiv(logits.shape[1], BLOCK))](
+        cross_entropy_backward_kernel[(len(logits) * triton.cdiv(logits.shape[1], BLOCK),)](
             grad, logits, labels, lse, out, logits.shape[1], grad.stride(0), logits.stride(0), labels.stride(0),
             lse.stride(0), smoothing, z_loss, BLOCK=BLOCK, num_warps=8,
         )  # fmt: skip

@@ -87,7 +87,9 @@ def sort_by_expert(experts: torch.Tensor, count: int) -> tuple[torch.Tensor, tor
 
 @triton.jit
 def permute_kernel(x, places, out, d, k, stride, BLOCK: tl.constexpr):
-    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    across = tl.cdiv(d, BLOCK)
+    row = (tl.program_id(0) // across).to(tl.int64)
+    column = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(x + row * stride + column, mask=column < d)
     for j in range(k):
         place = tl.load(places + row * k + j).to(tl.int64)
@@ -96,7 +98,9 @@ def permute_kernel(x, places, out, d, k, stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def combine_kernel(y, weights, places, out, d, k, stride, BLOCK: tl.constexpr):
-    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    across = tl.cdiv(d, BLOCK)
+    row = (tl.program_id(0) // across).to(tl.int64)
+    column = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for j in range(k):
         place = tl.load(places + row * k + j).to(tl.int64)
@@ -125,7 +129,7 @@ def permute(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     out = torch.empty((t * k, d), dtype=x.dtype, device=x.device)
     if out.numel():
         x = rows_of(x)
-        permute_kernel[(t, triton.cdiv(d, 2048))](x, places.contiguous(), out, d, k, x.stride(0), BLOCK=2048)
+        permute_kernel[(t * triton.cdiv(d, 2048),)](x, places.contiguous(), out, d, k, x.stride(0), BLOCK=2048)
     return out
 
 
@@ -134,7 +138,7 @@ def combine(y: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> tor
     out = torch.empty((t, d), dtype=y.dtype, device=y.device)
     if out.numel():
         y = y if y.stride(1) == 1 else y.contiguous()
-        combine_kernel[(t, triton.cdiv(d, 1024))](
+        combine_kernel[(t * triton.cdiv(d, 1024),)](
             y, weights.contiguous(), places.contiguous(), out, d, k, y.stride(0), BLOCK=1024
         )
     return out
@@ -206,9 +210,10 @@ def grouped_kernel(
 def grouped_weights_kernel(
     grad, x, offsets, out, n, d, grad_stride, x_stride, BN: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr
 ):
-    expert = tl.program_id(0).to(tl.int64)
-    row = tl.program_id(1) * BN + tl.arange(0, BN).to(tl.int64)
-    column = tl.program_id(2) * BD + tl.arange(0, BD).to(tl.int64)
+    below, across = tl.cdiv(n, BN), tl.cdiv(d, BD)
+    expert = (tl.program_id(0) // across // below).to(tl.int64)
+    row = tl.program_id(0) // across % below * BN + tl.arange(0, BN).to(tl.int64)
+    column = tl.program_id(0) % across * BD + tl.arange(0, BD).to(tl.int64)
     begin, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)
     total = tl.zeros((BN, BD), tl.float32)
     for start in range(begin, end, BM):
@@ -249,7 +254,7 @@ def grouped_mm_weights(grad: torch.Tensor, x: torch.Tensor, offsets: torch.Tenso
     if out.numel():
         grad, x = (m if m.stride(1) == 1 else m.contiguous() for m in (grad, x))
         bn, bd = tile(n), tile(d)
-        grouped_weights_kernel[(e, triton.cdiv(n, bn), triton.cdiv(d, bd))](
+        grouped_weights_kernel[(e * triton.cdiv(n, bn) * triton.cdiv(d, bd),)](
             grad, x, offsets.contiguous(), out, n, d, grad.stride(0), x.stride(0), BN=bn, BD=bd,
             BM=64 if x.element_size() == 2 else 32, num_warps=8 if bn * bd > 8192 else 4,
         )  # fmt: skip

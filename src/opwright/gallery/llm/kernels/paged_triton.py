@@ -19,11 +19,12 @@ def cache_kernel(
     k, v, k_cache, v_cache, slots, page, width, d, k_t, k_h, k_d, v_t, v_h, v_d, to_p, to_s, to_h, to_d,
     of_p, of_s, of_h, of_d, slots_t, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
+    across = tl.cdiv(width, BLOCK)
+    token = (tl.program_id(0) // across).to(tl.int64)
     slot = tl.load(slots + token * slots_t)
     if slot < 0:
         return
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
     head, place = (columns // d).to(tl.int64), (columns % d).to(tl.int64)
     inside = columns < width
     keys = tl.load(k + token * k_t + head * k_h + place * k_d, mask=inside)
@@ -94,7 +95,7 @@ def reshape_and_cache_(
     tokens, heads, d = k.shape
     if k.numel():
         block = min(triton.next_power_of_2(int(heads * d)), 2048)
-        cache_kernel[(tokens, triton.cdiv(heads * d, block))](
+        cache_kernel[(tokens * triton.cdiv(heads * d, block),)](
             k, v, k_cache, v_cache, slots, k_cache.shape[1], heads * d, d, *k.stride(), *v.stride(), *k_cache.stride(),
             *v_cache.stride(), slots.stride(0), BLOCK=block,
         )  # fmt: skip

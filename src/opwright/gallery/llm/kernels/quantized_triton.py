@@ -23,8 +23,9 @@ def quantize_kernel(
     x, out, scales, k, groups, block, stride,
     LARGEST: tl.constexpr, TO_INT: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    group, column = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS), tl.arange(0, BLOCK)
+    across = tl.cdiv(groups, GROUPS)
+    row = (tl.program_id(0) // across).to(tl.int64)
+    group, column = tl.program_id(0) % across * GROUPS + tl.arange(0, GROUPS), tl.arange(0, BLOCK)
     at = group[:, None] * block + column[None, :]
     inside = (column[None, :] < block) & (at < k)
     values = tl.load(x + row * stride + at, mask=inside, other=0).to(tl.float32)
@@ -37,11 +38,12 @@ def quantize_kernel(
 
 @triton.jit
 def largest_kernel(x, partial, k, groups, block, stride, CHUNK: tl.constexpr):
-    row, group = tl.program_id(0).to(tl.int64) // groups, tl.program_id(0) % groups
-    column = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
-    at = group.to(tl.int64) * block + column
+    chunks = tl.cdiv(block, CHUNK)
+    place = tl.program_id(0).to(tl.int64)  # of a chunk of a group of a row
+    row, group = place // chunks // groups, place // chunks % groups
+    column = place % chunks * CHUNK + tl.arange(0, CHUNK)
+    at = group * block + column
     values = tl.load(x + row * stride + at, mask=(column < block) & (at < k), other=0).to(tl.float32)
-    place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     tl.store(partial + place, tl.max(tl.abs(values), 0))
 
 
@@ -49,7 +51,9 @@ def largest_kernel(x, partial, k, groups, block, stride, CHUNK: tl.constexpr):
 def scale_kernel(
     x, out, scales, k, groups, block, stride, LARGEST: tl.constexpr, TO_INT: tl.constexpr, CHUNK: tl.constexpr
 ):
-    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
+    across = tl.cdiv(k, CHUNK)
+    row = (tl.program_id(0) // across).to(tl.int64)
+    at = (tl.program_id(0) % across).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     values = tl.load(x + row * stride + at, mask=at < k, other=0).to(tl.float32)
     scale = tl.load(scales + row * groups + at // block, mask=at < k, other=1)
     found = narrowed(values, 1 / scale, LARGEST, TO_INT)
@@ -65,14 +69,14 @@ def quantize(x: torch.Tensor, block: int, dtype: torch.dtype, largest: float) ->
     if block > MOST_IN_REGISTERS and m:
         chunks = triton.cdiv(block, CHUNK)
         partial = float32_like(x, m, groups, chunks)
-        largest_kernel[(m * groups, chunks)](x, partial, k, groups, block, x.stride(0), CHUNK=CHUNK)
+        largest_kernel[(m * groups * chunks,)](x, partial, k, groups, block, x.stride(0), CHUNK=CHUNK)
         found = partial.amax(2)
         torch.div(torch.where(found > 0, found, largest), largest, out=scales)
-        scale_kernel[(m, triton.cdiv(k, CHUNK))](x, out, scales, k, groups, block, x.stride(0), **options, CHUNK=CHUNK)
+        scale_kernel[(m * triton.cdiv(k, CHUNK),)](x, out, scales, k, groups, block, x.stride(0), **options, CHUNK=CHUNK)
     elif m:
         whole = triton.next_power_of_2(block)
         together = min(triton.next_power_of_2(groups), max(CHUNK // whole, 1))
-        quantize_kernel[(m, triton.cdiv(groups, together))](
+        quantize_kernel[(m * triton.cdiv(groups, together),)](
             x, out, scales, k, groups, block, x.stride(0), **options, GROUPS=together, BLOCK=whole,
             num_warps=8 if whole > CHUNK else 4,
         )  # fmt: skip

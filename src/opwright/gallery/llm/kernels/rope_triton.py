@@ -13,8 +13,10 @@ def rope_kernel(
     cos_batch, cos_place, cos_step, sin_batch, sin_place, sin_step, position_batch, position_step,
     HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, INTERLEAVED: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
-    place, batch = tl.program_id(0).to(tl.int64) % length, tl.program_id(0).to(tl.int64) // length
-    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)[:, None]
+    across = tl.cdiv(heads, HEADS)
+    row = (tl.program_id(0) // across).to(tl.int64)
+    place, batch = row % length, row // length
+    head = (tl.program_id(0) % across * HEADS + tl.arange(0, HEADS)).to(tl.int64)[:, None]
     pair = tl.arange(0, HALF).to(tl.int64)
     near = pair < r
     of_cos, of_sin = cos + batch * cos_batch, sin + batch * sin_batch
@@ -48,7 +50,7 @@ def launch(
     # With positions, all batches have one table.
     angles = [t[None] if positions is not None else t for t in (cos, sin)]
     strides = [stride for t in angles for stride in (t.stride(0) if len(t) > 1 else 0, *t.stride()[1:])]
-    rope_kernel[(batches * length, triton.cdiv(heads, block))](
+    rope_kernel[(batches * length * triton.cdiv(heads, block),)](
         x, cos, sin, cos if positions is None else positions, out, heads, length, r, d, *x.stride(), *out.stride(),
         *strides, *of_positions(positions), HEADS=block, HALF=half, REST=triton.next_power_of_2(rest) if rest else 0,
         INTERLEAVED=interleaved, AT=positions is not None,

@@ -114,9 +114,9 @@ def for_attention(module):
     others: dict[str, object] = {"apply_rotary_pos_emb": turn_both}
     if "ALL_ATTENTION_FUNCTIONS" in code.__globals__:
         others["ALL_ATTENTION_FUNCTIONS"] = Attention(code.__globals__["ALL_ATTENTION_FUNCTIONS"])
-    return types.FunctionType(
-        code.__code__, {**code.__globals__, **others}, code.__name__, code.__defaults__, code.__closure__
-    )
+    names = {**code.__globals__, **others}
+    del names["__name__"]  # torch.compile would look for them in the module of that name
+    return types.FunctionType(code.__code__, names, code.__name__, code.__defaults__, code.__closure__)
 
 
 def turn_both(q, k, cos, sin, unsqueeze_dim=1):
