@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from random import Random
 from typing import Annotated
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import rms_norm
 
 import opwright as ow
+from opwright.errors import ArgumentError
 from opwright.timing.request import Request
 from opwright.timing.run import measure
 from tests.sampled import quick
@@ -271,6 +273,35 @@ def test_lists_of_written_tensors_of_any_length(namespace):
     tracked = [torch.ones(3, requires_grad=True) * 1]
     with pytest.raises(ow.errors.KernelRefusedError, match="has no functional form"):
         decay(tracked, 0.5)
+
+
+def test_overlaps_in_long_lists_are_those_that_comparing_each_pair_finds(namespace):
+    @ow.op(f"{namespace}::scale_into_")
+    def scale_into_(
+        targets: Annotated[list[Float32[Tensor, "?n"]], ow.mutated], values: list[Float32[Tensor, "?n"]], factor: float
+    ) -> None:
+        for target, value in zip(targets, values, strict=True):
+            target.copy_(value * factor)
+
+    random, storage, found = Random(0), torch.zeros(10_000), []
+    for _ in range(200):
+
+        def view(size):
+            step = random.choice((1, 1, 2, 3))  # some only interleave
+            return storage[random.randrange(0, 9000) :][: size * step : step]
+
+        sizes = [random.randrange(1, 60) for _ in range(random.randrange(1, 12))]
+        targets, values = [view(size) for size in sizes], [view(size) for size in sizes]
+        addresses = [{x.data_ptr() + 4 * i * x.stride(0) for i in range(len(x))} for x in (*targets, *values)]
+        of_targets = addresses[: len(sizes)]
+        overlaps = any(a & b for i, a in enumerate(of_targets) for j, b in enumerate(addresses) if i != j)
+        try:
+            scale_into_(targets, values, 1.0)
+        except ArgumentError:
+            found.append((overlaps, True))
+        else:
+            found.append((overlaps, False))
+    assert set(found) == {(True, True), (False, False)}
 
 
 def test_outputs_beside_what_is_written(namespace):

@@ -7,9 +7,8 @@ no element.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,17 +47,21 @@ def overlap_check(contract: Contract, like: Sequence[Any]) -> Callable[..., None
     for i, _, tensor in tensors:
         if i in mutated and _is_static(tensor) and _overlaps_itself(tensor):
             raise _internal_error(contract, i, tensor)
-    places = [_Place(i, j, _device_of_address(t), _extent(t) if _is_static(t) else 0) for i, j, t in tensors]
-    pairs = [(a, b) for a, b in itertools.combinations(places, 2) if a.argument in mutated or b.argument in mutated]
-    by_address = [(a, b) for a, b in pairs if a.device is not None and a.device == b.device]
-    by_storage = [(a, b) for a, b in pairs if a.device is None or b.device is None]
+    places = [
+        _Place(i, j, i in mutated, _device_of_address(t), _extent(t) if _is_static(t) else 0) for i, j, t in tensors
+    ]
+    devices = {place.device for place in places if place.is_written} - {None}
+    by_address = [[place for place in places if place.device == device] for device in devices]
+    without = [place for place in places if place.device is None]
+    by_storage = [
+        (a, b) for a in without for b in places if (a.is_written or b.is_written) and (b.device is not None or a < b)
+    ]
 
     def check(*arguments: Any) -> None:
-        for a, b in by_address:
-            x, y = a.of(arguments), b.of(arguments)
-            first, second = x.data_ptr(), y.data_ptr()
-            if first < second + b.extent and second < first + a.extent and _share_elements(x, y):
-                raise _error(contract, a, b)
+        for those in by_address:
+            for a, b in _overlapping([(place.of(arguments).data_ptr(), place) for place in those]):
+                if _share_elements(a.of(arguments), b.of(arguments)):
+                    raise _error(contract, a, b)
         for a, b in by_storage:
             x, y = a.of(arguments), b.of(arguments)
             if x is y or (share_memory(x, y) and _share_elements(x, y)):
@@ -67,15 +70,16 @@ def overlap_check(contract: Contract, like: Sequence[Any]) -> Callable[..., None
     return check
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class _Place:
     """Where a tensor stands among the arguments, and how many bytes it reaches over. It holds no tensor: a guard that
     has it outlives the call."""
 
     argument: int
     index: int  # in a list
-    device: torch.device | None  # None if it has no address
-    extent: int
+    is_written: bool = field(compare=False)
+    device: torch.device | None = field(compare=False)  # None if it has no address
+    extent: int = field(compare=False)
 
     def name(self, contract: Contract) -> str:
         argument = contract.signature.arguments[self.argument]
@@ -85,6 +89,23 @@ class _Place:
         argument = arguments[self.argument]
         tensor: torch.Tensor = argument[self.index] if isinstance(argument, list | tuple) else argument
         return tensor
+
+
+def _overlapping(places: list[tuple[int, _Place]]) -> list[tuple[_Place, _Place]]:
+    """The pairs of places, one of them written, whose extents overlap from these addresses on, in the arguments' order.
+    Sorted by their addresses, as lists may have thousands of tensors."""
+    found = []
+    read, written = list[tuple[int, _Place]](), list[tuple[int, _Place]]()  # those that reach on, with their ends
+    for start, place in sorted(places):
+        written = [one for one in written if one[0] > start]
+        read = [one for one in read if one[0] > start]
+        found += [_in_order(place, other) for _, other in (*written, *(read if place.is_written else ()))]
+        (written if place.is_written else read).append((start + place.extent, place))
+    return sorted(found)
+
+
+def _in_order(a: _Place, b: _Place) -> tuple[_Place, _Place]:
+    return (a, b) if a < b else (b, a)
 
 
 def _device_of_address(tensor: torch.Tensor) -> torch.device | None:
@@ -163,7 +184,7 @@ def _internal_error(contract: Contract, argument: int, tensor: torch.Tensor) -> 
 
 
 def _error(contract: Contract, a: _Place, b: _Place) -> ArgumentError:
-    written, other = (a, b) if a.argument in contract.signature.mutated else (b, a)
+    written, other = (a, b) if a.is_written else (b, a)
     names = [place.name(contract) for place in (written, other)]
     return ArgumentError(
         f"{contract.qualname}: the argument {names[0]!r} is written, and shares memory with {names[1]!r}",

@@ -15,10 +15,12 @@ IGNORED = tl.constexpr(-100)
 MOST_LOGITS = 1 << 27  # 256 MiB in bfloat16
 
 
-@triton.jit
-def loss_and_gradient_kernel(logits, labels, loss, v, labels_stride, smoothing, z_loss, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    logits += row * v
+@triton.jit(do_not_specialize=["first"])
+def loss_and_gradient_kernel(logits, labels, loss, first, v, labels_stride, smoothing, z_loss, BLOCK: tl.constexpr):
+    # The logits are those of a chunk of tokens; it begins at `first`. Slices that a kernel writes would be copied by
+    # torch.compile.
+    logits += tl.program_id(0).to(tl.int64) * v
+    row = tl.program_id(0).to(tl.int64) + first
     label = tl.load(labels + row * labels_stride)
     if label == IGNORED:
         for start in range(0, v, BLOCK):
@@ -68,7 +70,7 @@ def linear_cross_entropy(
         part = x[start:end]
         logits = part @ weight.t()
         loss_and_gradient_kernel[(end - start,)](
-            logits, labels[start:end], loss[start:end], v, labels.stride(0), smoothing, z_loss, BLOCK=BLOCK, num_warps=8
+            logits, labels, loss, start, v, labels.stride(0), smoothing, z_loss, BLOCK=BLOCK, num_warps=8
         )
         torch.mm(logits, weight, out=grad_x[start:end])
         torch.addmm(grad_weight, logits.t(), part, beta=1 if start else 0, out=grad_weight)

@@ -72,7 +72,9 @@ def quantize(x: torch.Tensor, block: int, dtype: torch.dtype, largest: float) ->
         largest_kernel[(m * groups * chunks,)](x, partial, k, groups, block, x.stride(0), CHUNK=CHUNK)
         found = partial.amax(2)
         torch.div(torch.where(found > 0, found, largest), largest, out=scales)
-        scale_kernel[(m * triton.cdiv(k, CHUNK),)](x, out, scales, k, groups, block, x.stride(0), **options, CHUNK=CHUNK)
+        scale_kernel[(m * triton.cdiv(k, CHUNK),)](
+            x, out, scales, k, groups, block, x.stride(0), **options, CHUNK=CHUNK
+        )
     elif m:
         whole = triton.next_power_of_2(block)
         together = min(triton.next_power_of_2(groups), max(CHUNK // whole, 1))
