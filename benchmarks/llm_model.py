@@ -68,7 +68,7 @@ def optimizer_of(model: Any, variant: str, device: str) -> torch.optim.Optimizer
     if variant.startswith("opwright"):
         from opwright.gallery import llm
 
-        return llm.AdamW(model.parameters(), lr=1e-4)
+        return llm.AdamW(model.parameters(), lr=1e-4, moments=torch.bfloat16)  # as torch has them
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
 
 

@@ -287,15 +287,22 @@ def test_the_optimizer_is_torchs_and_takes_its_state():
     assert_alike(ours.parameters(), theirs.parameters(), rtol=1e-4, atol=1e-6)
 
 
-def test_moments_of_half_precision_are_in_float32_also_after_a_checkpoint():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_of_half_precision_keep_their_dtype_also_after_a_checkpoint(dtype):
     model = model_of("Llama").bfloat16()
-    optimizer = AdamW(model.parameters())
+    optimizer = AdamW(model.parameters(), moments=dtype)
     train(model, optimizer, 1)
-    copied = AdamW(model.parameters())
+    copied = AdamW(model.parameters(), moments=dtype)
     copied.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for p in model.parameters():
-        assert copied.state[p]["exp_avg_sq"].dtype is torch.float32
+        assert copied.state[p]["exp_avg_sq"].dtype is dtype
         assert torch.equal(copied.state[p]["exp_avg"], optimizer.state[p]["exp_avg"])
+
+
+def test_what_an_optimizer_cannot_step_is_refused():
+    model = model_of("Llama")
+    with pytest.raises(ValueError, match=r"torch\.float32 or torch\.bfloat16, got torch\.float16"):
+        AdamW(model.parameters(), moments=torch.float16)
     with pytest.raises(ValueError, match=r"betas at least 0 and below 1, got lr=0\.001, betas=\(0\.9, 1\.0\)"):
         AdamW(model.parameters(), betas=(0.9, 1.0))
     p = torch.nn.Parameter(torch.zeros(3, 4).t())

@@ -19,14 +19,21 @@ __device__ int tensor_of(const long long* first_blocks, int count, long long blo
   return low;
 }
 
-__device__ void update(float& parameter, float gradient, float& first, float& second, const Rates& rates) {
-  first += (1.f - rates.beta1) * (gradient - first);
-  second += (1.f - rates.beta2) * (gradient * gradient - second);
-  parameter = parameter * rates.kept - rates.step * first / (sqrtf(second) * rates.root + rates.eps);
+// T is the type of parameters and gradients, M that of moments.
+template <class T, class M>
+__device__ void update(T& parameter, T gradient, M& first, M& second, const Rates& rates) {
+  const float g = static_cast<float>(gradient);
+  float mean = static_cast<float>(first), square = static_cast<float>(second);
+  mean += (1.f - rates.beta1) * (g - mean);
+  square += (1.f - rates.beta2) * (g * g - square);
+  const float step = rates.step * mean / (sqrtf(square) * rates.root + rates.eps);
+  parameter = static_cast<T>(static_cast<float>(parameter) * rates.kept - step);
+  first = static_cast<M>(mean);
+  second = static_cast<M>(square);
 }
 
 // `tensors` has the addresses of all parameters, then those of all gradients, first moments and second moments.
-template <class T>
+template <class T, class M>
 __global__ void __launch_bounds__(THREADS)
     adamw(void* const* tensors, const long long* sizes, const long long* first_blocks, int count, float beta1, float beta2,
           float kept, float step, float root, float eps) {
@@ -34,18 +41,15 @@ __global__ void __launch_bounds__(THREADS)
   const int at = tensor_of(first_blocks, count, blockIdx.x);
   T* parameters = static_cast<T*>(tensors[at]);
   const T* gradients = static_cast<const T*>(tensors[at + count]);
-  float* first = static_cast<float*>(tensors[at + 2 * count]);
-  float* second = static_cast<float*>(tensors[at + 3 * count]);
+  M* first = static_cast<M*>(tensors[at + 2 * count]);
+  M* second = static_cast<M*>(tensors[at + 3 * count]);
   const long long size = sizes[at], start = (blockIdx.x - first_blocks[at]) * CHUNK;
   const auto addresses = reinterpret_cast<size_t>(parameters) | reinterpret_cast<size_t>(gradients) |
                          reinterpret_cast<size_t>(first) | reinterpret_cast<size_t>(second);
   if (addresses % 16 != 0 || start + CHUNK > size) {
     const long long end = min(start + CHUNK, size);
-    for (long long i = start + threadIdx.x; i < end; i += THREADS) {
-      float parameter = static_cast<float>(parameters[i]);
-      update(parameter, static_cast<float>(gradients[i]), first[i], second[i], rates);
-      parameters[i] = static_cast<T>(parameter);
-    }
+    for (long long i = start + threadIdx.x; i < end; i += THREADS)
+      update(parameters[i], gradients[i], first[i], second[i], rates);
     return;
   }
 #pragma unroll
@@ -53,13 +57,9 @@ __global__ void __launch_bounds__(THREADS)
     const long long i = start + (r * THREADS + threadIdx.x) * WIDTH;
     Pack<T, WIDTH> parameter = load<WIDTH>(parameters + i);
     const Pack<T, WIDTH> gradient = load<WIDTH>(gradients + i);
-    Pack<float, WIDTH> one = load<WIDTH>(first + i), two = load<WIDTH>(second + i);
+    Pack<M, WIDTH> one = load<WIDTH>(first + i), two = load<WIDTH>(second + i);
 #pragma unroll
-    for (int e = 0; e < WIDTH; ++e) {
-      float value = static_cast<float>(parameter.value[e]);
-      update(value, static_cast<float>(gradient.value[e]), one.value[e], two.value[e], rates);
-      parameter.value[e] = static_cast<T>(value);
-    }
+    for (int e = 0; e < WIDTH; ++e) update(parameter.value[e], gradient.value[e], one.value[e], two.value[e], rates);
     store(parameters + i, parameter);
     store(first + i, one);
     store(second + i, two);
