@@ -2,7 +2,7 @@
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
-# the folder CUDA_CORPUS), ports, ports_tests and ports_checks (of those in PORTS), many and tensor (all GPUs), cluster (all GPUs, with Ray),
+# the folder CUDA_CORPUS), ports, ports_tests and ports_checks (of those in PORTS), many, tensor and parallel (all GPUs), cluster (all GPUs, with Ray),
 # selftest, offsets, check_times (of OPERATORS), rows and llm (checks and times of the language model's operators LLM_OPS), llm_model, npbench (of the checkout NPBENCH). Each has its own time limit. BEFORE names a checkout of an earlier
 # version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
@@ -106,6 +106,7 @@ tensor() {
   timeout 550 python3 -W ignore benchmarks/tensor_parallel.py "$out/tensor-parallel.json" > "$out/tensor.log" 2>&1
   grep -E 'model=|Error' "$out/tensor.log" | cut -c1-300
 }
+parallel() { timeout "${LLM_LIMIT:-400}" python3 -W ignore benchmarks/llm_parallel.py "$out/llm-parallel.json" ${PARALLEL:-} 2>&1 | cut -c1-300 | tail -20; }
 cluster() {
   timeout 590 python3 -W ignore benchmarks/cluster_gpus.py "$out/cluster-gpus.json" ${CLUSTER:-} --rounds "${ROUNDS:-2}" > "$out/cluster.log" 2>&1
   tail -5 "$out/cluster.log" | cut -c1-300

@@ -11,7 +11,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW calls them
 
 
 class AdamW(torch.optim.Optimizer):
-    """``torch.optim.AdamW``, with moments in float32 unless you ask for less.
+    """``torch.optim.AdamW``, with moments in float32 unless you ask for less. A process steps its part of a DTensor.
 
     Args:
         params: parameters or groups of them, as torch's optimizers take them.
@@ -46,7 +46,7 @@ class AdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
-            _refuse_gaps(p, p.grad)  # before any step is counted
+            _refuse_gaps(local(p), local(p.grad))  # before any step is counted
         for group in self.param_groups:
             together = dict[tuple[torch.device, torch.dtype, torch.dtype, int], list[torch.Tensor]]()
             for p in group["params"]:
@@ -54,12 +54,10 @@ class AdamW(torch.optim.Optimizer):
                     together.setdefault((p.device, p.dtype, p.grad.dtype, self._count(p)), []).append(p)
             beta1, beta2 = group["betas"]
             for (*_, count), parameters in together.items():
-                first, second = ([self.state[p][name].view(-1) for p in parameters] for name in MOMENTS)
-                adamw_(
-                    [p.view(-1) for p in parameters],
-                    [p.grad.view(-1) for p in parameters if p.grad is not None], first, second,
-                    int(count), group["lr"], beta1, beta2, group["eps"], group["weight_decay"],
-                )  # fmt: skip
+                gradients = [p.grad for p in parameters]
+                moments = ([self.state[p][name] for p in parameters] for name in MOMENTS)
+                p, g, m, v = ([local(t).view(-1) for t in ts] for ts in (parameters, gradients, *moments))
+                adamw_(p, g, m, v, int(count), group["lr"], beta1, beta2, group["eps"], group["weight_decay"])
         return loss
 
     def _count(self, p) -> int:
@@ -68,7 +66,7 @@ class AdamW(torch.optim.Optimizer):
         if not state:
             state["step"] = torch.zeros(())
             for name in MOMENTS:
-                state[name] = torch.zeros(p.shape, dtype=self.moments, device=p.device)
+                state[name] = torch.zeros_like(p, dtype=self.moments)
         state["step"] += 1
         return int(state["step"])
 
@@ -81,6 +79,11 @@ class AdamW(torch.optim.Optimizer):
             for name in MOMENTS:
                 if name in state_dict["state"].get(number, {}):
                     self.state[p][name] = state_dict["state"][number][name].to(p.device, self.moments, copy=True)
+
+
+def local(x):
+    """A tensor, or this process's part of a DTensor."""
+    return x.to_local() if hasattr(x, "to_local") else x
 
 
 def _refuse_gaps(*tensors: torch.Tensor) -> None:
