@@ -55,8 +55,8 @@ class AdamW(torch.optim.Optimizer):
             beta1, beta2 = group["betas"]
             for (*_, count), parameters in together.items():
                 gradients = [p.grad for p in parameters]
-                moments = ([self.state[p][name] for p in parameters] for name in MOMENTS)
-                p, g, m, v = ([local(t).view(-1) for t in ts] for ts in (parameters, gradients, *moments))
+                moments = [[self.state[p][name] for p in parameters] for name in MOMENTS]
+                p, g, m, v = ([local(t).view(-1) for t in ts] for ts in [parameters, gradients, *moments])
                 adamw_(p, g, m, v, int(count), group["lr"], beta1, beta2, group["eps"], group["weight_decay"])
         return loss
 
