@@ -4,9 +4,9 @@ of the kind; a language with more has a subclass, which its ``Backend`` names.""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -54,6 +54,10 @@ class CheckHooks:
     def unchecked_dtypes(self, machine: Machine) -> dict[torch.dtype, str]:
         """Dtypes that cannot be checked on this machine, each with the reason."""
         return {}
+
+    def launcher(self) -> Callable[..., Any] | None:
+        """The Python function, of the operator's arguments in order, that launches Triton kernels; None for others."""
+        return None
 
     def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
         """The configurations among which a kernel that tunes itself chooses, each with a block in which it is the only

@@ -252,10 +252,7 @@ INTERNALS: tuple[Internal, ...] = (
     # -- CUDA --------------------------------------------------------------------------------------------------------
     Internal("current_device", "torch._C._cuda_getDevice", "the current GPU", "torch.cuda.current_device"),
     Internal(
-        "current_stream",
-        "torch._C._cuda_getCurrentRawStream",
-        "the current stream's handle",
-        "torch.cuda.current_stream",
+        "current_stream", "torch._C._cuda_getCurrentRawStream", "a current stream's handle", "torch.cuda.current_stream"
     ),
     Internal(
         "bad_fork",
@@ -269,12 +266,7 @@ INTERNALS: tuple[Internal, ...] = (
         "freeing cuBLAS's memory before a capture",
         "a CUDA graph may use memory of cuBLAS that others free",
     ),
-    Internal(
-        "add_to_each",
-        "torch._foreach_add_",
-        "numbers of the CPU in a CUDA graph, a hundred in each launch",
-        "each of them has a launch",
-    ),
+    Internal("add_to_each", "torch._foreach_add_", "numbers of the CPU in CUDA graphs", "each of them has a launch"),
     Internal("gpu_sleep", "torch.cuda._sleep", "keeping a GPU busy", "matrix products keep it busy"),
     Internal(
         "storage_holders",

@@ -14,7 +14,7 @@ import re
 import sys
 import types
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,9 @@ class _TritonHooks(CheckHooks):
         if self.target.engine is Engine.INTERPRETER:
             return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
         return {}
+
+    def launcher(self) -> Callable[..., Any]:
+        return self.contract.signature.flat(_launcher(self.spec, self.contract))
 
     def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
         tuners = _tuners(self.spec, self.contract)
@@ -119,9 +122,9 @@ class TritonBackend(Backend):
             _refuse_wrong_decorator_order(spec.source, contract)
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        launcher = _launcher(spec, contract)
         if not isinstance(spec.source, Path):
-            return Artifact(spec.entry, payload=spec.source)
-        launcher = getattr(_import_file(spec.source, contract), spec.entry)
+            return Artifact(spec.entry, payload=launcher)
         _refuse_wrong_decorator_order(launcher, contract)
         return Artifact(spec.entry, file=spec.source, payload=launcher)
 
@@ -145,12 +148,18 @@ class TritonBackend(Backend):
         return contract.signature.flat(traced) if traced is not None else None
 
 
+def _launcher(spec: KernelSpec, contract: Contract) -> Callable[..., Any]:
+    if not isinstance(spec.source, Path):
+        return spec.source
+    launcher: Callable[..., Any] = getattr(_import_file(spec.source, contract), spec.entry)
+    return launcher
+
+
 def _tuners(spec: KernelSpec, contract: Contract) -> list[Any]:
     """The autotuned kernels that a launcher reaches and that have several configurations."""
-    launcher = spec.source
-    if isinstance(spec.source, Path):
-        launcher = getattr(_import_file(spec.source, contract), spec.entry)
-    return [k for k in kernels_reached(launcher) if type(k).__name__ == "Autotuner" and len(k.configs) > 1]
+    return [
+        k for k in kernels_reached(_launcher(spec, contract)) if type(k).__name__ == "Autotuner" and len(k.configs) > 1
+    ]
 
 
 def _has_gluon(source: Any) -> bool:

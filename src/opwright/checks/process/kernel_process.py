@@ -6,6 +6,8 @@ Checks that look at what happens within this process, such as writes past a tens
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import logging
 import os
 import socket
@@ -13,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from opwright.checks.exceptions import Raised, in_words, is_lost_gpu, pass_on_re
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
 from opwright.checks.limits.resident_memory import end_first_where_memory_is_short
 from opwright.checks.limits.shortage import is_shortage, lacks_memory
+from opwright.checks.process.compile_ahead import CompileOnce, compile_ahead
 from opwright.checks.process.messages import (
     Compiled,
     Doing,
@@ -42,12 +45,14 @@ from opwright.checks.process.timed_extensions import report_builds
 from opwright.checks.request import CaseRecords, Reports
 from opwright.checks.settings import state
 from opwright.checks.table import CHECKS
+from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.cases import cases
 from opwright.errors import CheckError, CompileError, CompileTimeoutError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import settle_inductor_cache
 from opwright.results import Finding, NotChecked
 from opwright.runtime.extensions import compiler_caches, load_extensions
-from opwright.runtime.kernel import under_check
+from opwright.runtime.kernel import hooks_of, under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.workers.copies import copy_back, same_layout_copy
@@ -76,8 +81,9 @@ def main(connection: socket.socket) -> None:
         operator = _loaded(job, caches)
         link.answer({"unavailable": operator if isinstance(operator, str) else ""})
         if not isinstance(operator, str) and _is_built(link, operator, job):
+            if job.target.device == "cuda" and "triton" in sys.modules:
+                _watch_compilations(link, operator, job)
             _start_device(job.target.device)
-            _limit_compilations(link, job)
             if operator.contract.own_inputs.may_refuse:  # its kernels are files that were not written for checks
                 report_builds(lambda seconds: _send(link, Compiled(seconds)))
             with operator.only(job.kernel), under_check():
@@ -155,9 +161,36 @@ def _start_device(device: str) -> None:
 _SHARE_TO_COMPILE = 1 / 12
 
 
-def _limit_compilations(link: Connection, job: Job) -> None:
-    if job.target.device == "cuda" and "triton" in sys.modules:
-        limit_compilations(_SHARE_TO_COMPILE * job.timeout, job.timeout, lambda seconds: _send(link, Compiled(seconds)))
+# With fewer processors that are free nothing is compiled ahead, and with more, so many kernels at a time.
+_FEWEST_AT_ONCE, _MOST_AT_ONCE = 2, 12
+
+
+def _watch_compilations(link: Connection, operator: Op, job: Job) -> None:
+    """Limit the time of Triton's compilations, and begin those of the cases that follow where processors are free."""
+    compiler: Any = importlib.import_module("triton.compiler")
+    compile_ = CompileOnce(compiler.compile)
+    launcher = None if job.kernel == REFERENCE else hooks_of(operator.kernels[job.kernel], job.target).launcher()
+    at_once = min(int(len(os.sched_getaffinity(0)) - os.getloadavg()[0]) - 1, _MOST_AT_ONCE)
+    if launcher is not None and not job.case and at_once >= _FEWEST_AT_ONCE:
+        pid = compile_ahead(launcher, lambda: _on_meta(operator, job), compile_, at_once=at_once, seconds=job.timeout)
+        if pid is not None:
+            state.expect_process(pid)
+    limit_compilations(
+        compile_,
+        _SHARE_TO_COMPILE * job.timeout,
+        job.timeout,
+        lambda seconds: _send(link, Compiled(seconds)),
+        functools.partial(compile_.wait, job.timeout),
+    )
+
+
+def _on_meta(operator: Op, job: Job) -> Iterator[Sequence[Any]]:
+    """The arguments of the check's cases, without memory."""
+    contract = operator.contract
+    found = cases(contract, job.level, operator.kernels[job.kernel].spec.taken_dtypes, far=False)
+    for case in found if job.case_range is None else job.case_range.of(found):
+        with contextlib.suppress(Exception):  # the check says why a case cannot be made
+            yield arguments_of(contract, case, "meta")
 
 
 class _Server:

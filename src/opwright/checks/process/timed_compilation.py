@@ -19,34 +19,44 @@ from typing import Any, NoReturn
 
 from opwright.errors import CompileTimeoutError
 
-__all__ = ["limit_compilations", "within"]
+__all__ = ["end_group", "fork", "limit_compilations", "run_in_child", "within"]
 
 
 # So many times as long as the longest compilation that has ended may another one take.
 _TIMES_AS_LONG = 4.0
 
 
-def limit_compilations(least: float, most: float, on_end: Callable[[float], None]) -> None:
+def limit_compilations(
+    compile_: Callable[..., Any],
+    least: float,
+    most: float,
+    on_end: Callable[[float], None],
+    wait: Callable[..., None] = lambda *arguments, **options: None,
+) -> None:
     """From now on, in this process, stop compilations of Triton's that take much longer than those before.
 
     Args:
+        compile_: what compiles, ``triton.compiler.compile`` or what stands for it.
         least: the seconds that each may take.
         most: those that the first one may take, and that none exceeds.
         on_end: called after each with the seconds that it took.
+        wait: called before each with its arguments, and not counted: another process may be compiling the same.
 
     Raises:
         CompileTimeoutError: in the launches of kernels whose compilation was stopped.
     """
     compiler: Any = importlib.import_module("triton.compiler")
-    compile_, longest = compiler.compile, 0.0
+    longest = 0.0
 
     def timed(*arguments: Any, **options: Any) -> Any:
         nonlocal longest
         start = time.monotonic()
+        wait(*arguments, **options)
+        waited = time.monotonic()
         limit = min(most, max(least, _TIMES_AS_LONG * longest)) if longest else most
         try:
             found = within(limit, compile_, *arguments, **options)
-            longest = max(longest, time.monotonic() - start)
+            longest = max(longest, time.monotonic() - waited)
             return found
         finally:
             on_end(time.monotonic() - start)
@@ -61,15 +71,15 @@ def within(seconds: float, compile_: Callable[..., Any], *arguments: Any, **opti
         CompileTimeoutError: the child took longer.
     """
     # A lock that another thread holds would stay locked in the child, and that of threads of a compiler's pool.
-    if threading.current_thread() is threading.main_thread() and (child := _fork()) is not None:
+    if threading.current_thread() is threading.main_thread() and (child := fork()) is not None:
         if child == 0:
-            _run_in_child(compile_, arguments, options)
+            run_in_child(compile_, arguments, options)
         if not _ends(child, seconds):
             raise CompileTimeoutError(f"compiling takes more than {seconds:.0f} s")
     return compile_(*arguments, **options)
 
 
-def _fork() -> int | None:
+def fork() -> int | None:
     """As ``os.fork``; None where the system has no room for a process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads, but none that compiles
@@ -79,7 +89,8 @@ def _fork() -> int | None:
             return None
 
 
-def _run_in_child(compile_: Callable[..., Any], arguments: Any, options: Any) -> NoReturn:
+def run_in_child(compile_: Callable[..., Any], arguments: Any, options: Any) -> NoReturn:
+    """Call a function in this child, and end it."""
     try:
         os.setsid()  # with the assemblers that it starts
         with open(os.devnull, "w") as nowhere:
@@ -97,8 +108,13 @@ def _ends(child: int, seconds: float) -> bool:
     finally:
         os.close(descriptor)
         # Also what it has started, and what an exception of this process, such as an interrupt, leaves behind.
-        for end in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError):
-                end(child, signal.SIGKILL)
+        end_group(child)
         os.waitpid(child, 0)
     return has_ended
+
+
+def end_group(child: int) -> None:
+    """End a child that ``run_in_child`` made, with what it has started."""
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            end(child, signal.SIGKILL)

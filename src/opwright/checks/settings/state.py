@@ -21,7 +21,7 @@ from opwright.internals.autograd import saved_tensors_hooks, set_saved_tensors_h
 from opwright.workers.relatives import children
 
 __all__ = [
-    "RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "random_states", "restore",
+    "RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "expect_process", "random_states", "restore",
     "set_random_states", "settings", "watch_folder",
 ]  # fmt: skip
 
@@ -65,7 +65,15 @@ def _module_of(thread: threading.Thread) -> str:
 
 def _children() -> frozenset[tuple[str]]:
     """The processes that this one has started, except those in which torch and NVRTC compile."""
-    return frozenset((str(pid),) for pid in children() if not _compiles(pid))
+    return frozenset((str(pid),) for pid in children() if pid not in _own and not _compiles(pid))
+
+
+_own = set[int]()  # the processes that opwright has started here
+
+
+def expect_process(pid: int) -> None:
+    """Take a process that this one has started for no doing of the kernel's."""
+    _own.add(pid)
 
 
 def _compiles(pid: int) -> bool:

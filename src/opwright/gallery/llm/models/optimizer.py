@@ -56,7 +56,7 @@ class AdamW(torch.optim.Optimizer):
             for (*_, count), parameters in together.items():
                 gradients = [p.grad for p in parameters]
                 moments = [[self.state[p][name] for p in parameters] for name in MOMENTS]
-                p, g, m, v = ([local(t).view(-1) for t in ts] for ts in [parameters, gradients, *moments])
+                p, g, m, v = (flat(ts) for ts in (parameters, gradients, *moments))
                 adamw_(p, g, m, v, int(count), group["lr"], beta1, beta2, group["eps"], group["weight_decay"])
         return loss
 
@@ -79,6 +79,10 @@ class AdamW(torch.optim.Optimizer):
             for name in MOMENTS:
                 if name in state_dict["state"].get(number, {}):
                     self.state[p][name] = state_dict["state"][number][name].to(p.device, self.moments, copy=True)
+
+
+def flat(tensors):
+    return [local(x).view(-1) for x in tensors]
 
 
 def local(x):
