@@ -1,5 +1,5 @@
 """A Llama of 1B parameters in bfloat16, trained and generating: plain, compiled, with Liger-Kernel and on opwright's
-operators. Usage: llm_model.py FILE [--cpu] [--only VARIANT...]
+operators. Usage: llm_model.py FILE [--cpu] [--only VARIANT...] [--what training|generation]
 
 Each variant runs in a process of its own, with random weights from the same seed. Training: ms of a step (the median of
 10, 4 × 2,048 tokens), tokens a second, the peak of memory in GiB and the losses. Generation: tokens a second of 128
@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--only", nargs="*", default=VARIANTS, choices=VARIANTS)
+    parser.add_argument("--what", nargs="*", default=("training", "generation"), choices=("training", "generation"))
     parser.add_argument("--child", nargs=2)
     options = parser.parse_args()
     device = "cpu" if options.cpu else "cuda"
@@ -159,7 +160,7 @@ def main() -> None:
     versions = {name: metadata.version(name) for name in packages if name in installed}
     record: dict[str, Any] = {"machine": this_machine().to_json(), "versions": versions, "rows": []}
     for variant in options.only:
-        for what in ("training", "generation"):
+        for what in options.what:
             if what == "generation" and variant in ("Liger, compiled", "opwright, compiled"):
                 continue  # Liger has no kernel for it, and opwright's loop is not compiled
             try:
