@@ -23,15 +23,6 @@ LENGTHS = ["tiles", "sequences", "heads", "group", "s", "t", "before", "after", 
 
 
 @triton.jit
-def part_of(program, programs, tiles, heads):
-    """A program's tile, batch and head: a tile of all heads, then the next one, so that those with the most work come
-    first."""
-    together = programs // tiles
-    which = program % together
-    return program // together, (which // heads).to(tl.int64), (which % heads).to(tl.int64)
-
-
-@triton.jit
 def begun(tile, begins, sequence, sequences, BLOCK: tl.constexpr):
     """How many of some packed sequences begin at a tile or before it: each begins with a new one.
 
@@ -115,8 +106,8 @@ def forward_kernel(
     q_b, q_h, q_s, k_b, k_h, k_s, v_b, v_h, v_s, out_b, out_h, out_s, lse_b, lse_h,
     D: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr, CAPS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    tile, batch, head = part_of(tl.program_id(0), tl.num_programs(0), tiles, heads)
-    tile = tiles - 1 - tile  # those with the most keys first
+    tile = tiles - 1 - tl.program_id(0) % tiles  # those with the most keys first
+    batch, head = (tl.program_id(0) // tiles // heads).to(tl.int64), (tl.program_id(0) // tiles % heads).to(tl.int64)
     first_q, first_k = batch * 0, batch * 0
     if PACKED:
         sequence, among = 0, sequences  # the tile's own is one of so many from this one on
@@ -183,8 +174,8 @@ def query_kernel(
     lse_b, lse_h, to_b, to_h, to_s, delta_b, delta_h,
     D: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr, CAPS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    tile, batch, head = part_of(tl.program_id(0), tl.num_programs(0), tiles, heads)
-    tile = tiles - 1 - tile
+    tile = tiles - 1 - tl.program_id(0) % tiles
+    batch, head = (tl.program_id(0) // tiles // heads).to(tl.int64), (tl.program_id(0) // tiles % heads).to(tl.int64)
     first_q, first_k = batch * 0, batch * 0
     if PACKED:
         sequence, among = 0, sequences  # the tile's own is one of so many from this one on
@@ -259,7 +250,8 @@ def key_kernel(
     delta_b, delta_h, to_b, to_h, to_s,
     D: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr, CAPS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    tile, batch, head = part_of(tl.program_id(0), tl.num_programs(0), tiles, heads)
+    tile = tl.program_id(0) % tiles
+    batch, head = (tl.program_id(0) // tiles // heads).to(tl.int64), (tl.program_id(0) // tiles % heads).to(tl.int64)
     first_q, first_k = batch * 0, batch * 0
     if PACKED:
         sequence, among = 0, sequences  # the tile's own is one of so many from this one on
