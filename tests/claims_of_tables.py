@@ -339,10 +339,18 @@ def _of_simulated_candidates(page: str) -> Iterator[tuple[str, str]]:
 
 
 def of_language_model() -> Iterator[tuple[str, str]]:
-    """Times of the operators of a language model."""
+    """Times of the operators of a language model, and of the model."""
     for row in record("2026-11-29-h200-operators-of-a-language-model.json")["rows"]:
         times = (f"{row['us'][n]}" for n in ("triton", "compile", "torch", "liger"))
         yield "docs/guides/model.md", _row(f"| {row['b']} × {row['n']} | {row['direction']}", times)
+    page = "docs/guides/model.md"
+    rows = record("2026-11-30-h200-a-language-model-of-1b-parameters.json")["rows"]
+    trained = {row["variant"]: row for row in rows if row["what"] == "training" and "error" not in row}
+    for variant, row in trained.items():
+        yield page, _row(f"| {variant}", [str(row[key]) for key in ("ms", "tokens_per_s", "peak_gib")])
+    generating = {row["variant"]: row for row in rows if row["what"] == "generation"}
+    for variant, row in generating.items():
+        yield page, _row(f"| {variant}", [str(round(row[f"tokens_per_s_of_{count}"])) for count in (1, 32)])
 
 
 def of_verdicts() -> Iterator[tuple[str, str]]:
@@ -362,11 +370,11 @@ def of_verdicts() -> Iterator[tuple[str, str]]:
     yield page, f"takes {times['daemon']['seconds']} s in place of {times['after']['seconds']}"
     seconds = [of["after"]["seconds"] for of in record("2026-11-28-cpu-op-times.json")["operators"].values()]
     yield page, f"takes {min(seconds)} to {max(seconds)} s on two cores"
-    rows = record("2026-11-29-h200-row-kernels.json")
-    seconds = [of["seconds"] for of in rows["operators"].values()]
-    yield page, f"takes {min(seconds)} to {max(seconds)} s with nothing compiled"
-    warm = rows["warm"]["rms_norm"]
-    yield page, f"it takes {warm['seconds']} s after that: {warm['check_s']} s are the check"
+    rows = record("2026-11-30-h200-row-kernels.json")["operators"]
+    of_rows = [rows[name] for name in ("rms_norm", "softmax", "layer_norm")]
+    first, again = ([of[key] for of in of_rows] for key in ("check_s", "again_s"))
+    yield page, f"takes {min(first)} to {max(first)} s with nothing compiled. After that it takes {min(again)}"
+    yield page, f"RoPE takes {rows['rope']['check_s']} and {rows['rope']['again_s']} s"
     rows = record("2026-11-27-cpu-opinfo-values.json")["rows"]
     yield page, f"Of {rows['functions'] + rows['without an operator']} functions on a CPU"
     rows = record("2026-11-28-h100-opinfo-values.json")["rows"]
