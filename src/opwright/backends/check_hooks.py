@@ -55,8 +55,9 @@ class CheckHooks:
         """Dtypes that cannot be checked on this machine, each with the reason."""
         return {}
 
-    def launcher(self) -> Callable[..., Any] | None:
-        """The Python function, of the operator's arguments in order, that launches Triton kernels; None for others."""
+    def makes_launcher(self) -> Callable[[], Callable[..., Any]] | None:
+        """Makes the Python function, of the operator's arguments in order, that launches Triton kernels; None for other
+        kernels. For a process in which no kernel runs: those that tune themselves take a configuration unmeasured."""
         return None
 
     def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:

@@ -12,10 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from jaxtyping import Float32
+from torch import Tensor
 
+import opwright as ow
 from opwright.checks.process.compile_ahead import CompileOnce, compile_ahead
-from opwright.checks.process.timed_compilation import within
+from opwright.checks.process.timed_compilation import Limit, within
 from opwright.internals.triton import launches_made_by
+from opwright.runtime.kernel import hooks_of
+from opwright.target import Target
 
 pytestmark = pytest.mark.triton
 
@@ -73,11 +78,33 @@ def test_what_the_cases_launch_is_compiled_before_they_run(h200: Path) -> None:
         yield torch.empty(1025, device="meta")[1:], 128  # no aligned address: another one
 
     compile_ = CompileOnce(compiler.compile)
-    ends(compile_ahead(launcher, cases, compile_, at_once=3, seconds=60))
+    ends(compile_ahead(lambda: launcher, cases, compile_, at_once=3, limit=Limit(60, 60)))
     assert kernels_in(h200) == ["add_one.cubin"] * 5
     with launches_made_by(lambda one: one.function.run(*one.arguments, **one.keywords, grid=one.grid, warmup=True)):
         launcher(torch.empty(1024, device="meta"), 256)
     assert kernels_in(h200) == ["add_one.cubin"] * 5  # it was there
+
+
+def test_all_configurations_of_a_kernel_that_tunes_itself_are_compiled(h200: Path, namespace: str) -> None:
+    from triton import compiler
+
+    from tests.checks.process.triton_kernels import tuned
+
+    @ow.op(f"{namespace}::add_one")
+    def add_one(x: Float32[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        return x + 1
+
+    @add_one.triton(name="tuned")
+    def launch(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        tuned[lambda config: (-(-x.numel() // config["BLOCK"]),)](x, out, x.numel())
+        return out
+
+    make = hooks_of(add_one.kernels["tuned"], Target("cuda")).makes_launcher()
+    assert make is not None
+    calls = [(torch.empty(1000, device="meta"),)]
+    ends(compile_ahead(make, lambda: calls, CompileOnce(compiler.compile), at_once=2, limit=Limit(60, 60)))
+    assert kernels_in(h200) == ["tuned.cubin"] * 3
 
 
 def test_a_kernel_that_is_being_compiled_is_waited_for(tmp_path: Path) -> None:
@@ -142,7 +169,7 @@ def test_its_children_end_with_the_process_that_began_them(tmp_path: Path) -> No
     once = CompileOnce(compile_)
     beginner = os.fork()
     if beginner == 0:
-        compile_ahead(functools.partial(launches, once), lambda: [()], once, at_once=2, seconds=600)
+        compile_ahead(lambda: functools.partial(launches, once), lambda: [()], once, at_once=2, limit=Limit(600, 600))
         time.sleep(600)
     while not (tmp_path / "pid").exists() or not (pid := (tmp_path / "pid").read_text()):
         time.sleep(0.02)
@@ -167,5 +194,6 @@ def test_a_compilation_without_an_end_is_given_up(tmp_path: Path) -> None:
         triton.compiler.compile(Source(name))
 
     once = CompileOnce(compile_)
-    ends(compile_ahead(launches, lambda: [("slow",), ("fast",)], once, at_once=1, seconds=0.5))
-    assert [file.name for file in tmp_path.iterdir()] == ["fast"]
+    calls = [("fast",), ("slow",), ("last",)]  # the first one shows how long compilations take
+    ends(compile_ahead(lambda: launches, lambda: calls, once, at_once=1, limit=Limit(0.5, 600)))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["fast", "last"]

@@ -20,7 +20,7 @@ import opwright as ow
 from opwright.checks.process import timed_compilation
 from opwright.checks.process.messages import Compiled, Doing
 from opwright.checks.process.run_job import _Checker
-from opwright.checks.process.timed_compilation import limit_compilations, within
+from opwright.checks.process.timed_compilation import Limit, limit_compilations, within
 from opwright.errors import CompileTimeoutError
 from opwright.workers.messages import write_message
 
@@ -80,7 +80,7 @@ def test_triton_compiles_in_the_child_for_a_gpu_that_is_not_there(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiler, "compile", compiler.compile)
     took: list[float] = []
-    limit_compilations(compiler.compile, 60, 60, took.append)
+    limit_compilations(compiler.compile, Limit(60, 60), took.append)
     source = compiler.ASTSource(add_one, {"x": "*fp32", "n": "i32", "BLOCK": "constexpr"}, {(2,): 128})
     made = compiler.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
     assert "ld.global" in made.asm["ptx"]
@@ -102,7 +102,7 @@ def test_a_compilation_may_take_some_times_as_long_as_those_before(monkeypatch: 
     monkeypatch.setattr(timed_compilation, "within", within)
     monkeypatch.setattr(timed_compilation, "time", types.SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(timed_compilation, "importlib", types.SimpleNamespace(import_module=lambda name: compiler))
-    limit_compilations(compile_, 5.0, 60.0, lambda seconds: None)
+    limit_compilations(compile_, Limit(5.0, 60.0), lambda seconds: None)
     for seconds in (0.5, 3.0, 40.0, 1.0):
         compiler.compile(seconds)
     assert limits == [60.0, 5.0, 12.0, 60.0]

@@ -67,8 +67,13 @@ class _TritonHooks(CheckHooks):
             return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
         return {}
 
-    def launcher(self) -> Callable[..., Any]:
-        return self.contract.signature.flat(_launcher(self.spec, self.contract))
+    def makes_launcher(self) -> Callable[[], Callable[..., Any]]:
+        def make() -> Callable[..., Any]:
+            for tuner in _tuners(self.spec, self.contract):
+                time_by_default(tuner, _run_once)
+            return self.contract.signature.flat(_launcher(self.spec, self.contract))
+
+        return make
 
     def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
         tuners = _tuners(self.spec, self.contract)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from opwright.checks.process.timed_compilation import end_group, fork, run_in_child
+from opwright.checks.process.timed_compilation import Limit, end_group, fork, run_in_child
 from opwright.internals.triton import LaunchOf, launches_made_by
 from opwright.workers.relatives import end_with_parent
 
@@ -65,31 +65,35 @@ def _key(source: Any, options: dict[str, Any]) -> int:
 
 
 def compile_ahead(
-    launcher: Callable[..., Any],
+    launcher: Callable[[], Callable[..., Any]],
     arguments: Callable[[], Iterable[Sequence[Any]]],
     compile_: CompileOnce,
     *,
     at_once: int,
-    seconds: float,
+    limit: Limit,
 ) -> int | None:
     """Begin to compile what a launcher launches with some arguments. Returns the process that does it, which ends with
     this one; None where no process can be made.
 
     Args:
+        launcher: makes it; called in the process.
         arguments: makes those of each call, on ``meta``; called in the process.
         compile_: what compiles, made of ``triton.compiler.compile``.
         at_once: so many kernels are compiled at a time.
-        seconds: a compilation that takes longer is given up.
+        limit: of a compilation, which is given up then.
     """
     parent = os.getpid()
     child = fork()
     if child == 0:
-        _run(launcher, arguments, _Pool(compile_, at_once, seconds), parent)
+        _run(launcher, arguments, _Pool(compile_, at_once, limit), parent)
     return child
 
 
 def _run(
-    launcher: Callable[..., Any], arguments: Callable[[], Iterable[Sequence[Any]]], pool: _Pool, parent: int
+    launcher: Callable[[], Callable[..., Any]],
+    arguments: Callable[[], Iterable[Sequence[Any]]],
+    pool: _Pool,
+    parent: int,
 ) -> NoReturn:
     try:
         end_with_parent(parent)
@@ -98,10 +102,11 @@ def _run(
             for output in (1, 2):
                 os.dup2(nowhere.fileno(), output)
         importlib.import_module("triton.compiler").compile = pool.compile  # type: ignore[attr-defined]
+        launch = launcher()
         with launches_made_by(_compiling):
             for each in arguments():
                 with contextlib.suppress(Exception):  # a launcher may need values, which tensors on meta do not have
-                    launcher(*each)
+                    launch(*each)
         pool.wait(0)
     finally:
         os._exit(0)
@@ -114,10 +119,10 @@ def _compiling(launch: LaunchOf) -> Any:
 class _Pool:
     """Compiles each kernel in a child, a few at a time."""
 
-    def __init__(self, compile_: Compile, at_once: int, seconds: float) -> None:
-        self._compile, self._at_once, self._seconds = compile_, at_once, seconds
+    def __init__(self, compile_: Compile, at_once: int, limit: Limit) -> None:
+        self._compile, self._at_once, self._limit = compile_, at_once, limit
         self._begun = set[int]()
-        self._running = dict[int, float]()  # children, and when they must have ended
+        self._running = dict[int, float]()  # children, and when they have begun
 
     def compile(self, source: Any, *arguments: Any, **options: Any) -> None:
         """In place of ``triton.compiler.compile``. Triton launches nothing for None."""
@@ -132,14 +137,19 @@ class _Pool:
             end_with_parent(here)
             run_in_child(self._compile, (source, *arguments), options)
         if child is not None:
-            self._running[child] = time.monotonic() + self._seconds
+            self._running[child] = time.monotonic()
 
     def wait(self, most: int) -> None:
         """Until at most so many run."""
         while len(self._running) > most:
-            for child, until in [*self._running.items()]:
-                if time.monotonic() > until:
-                    end_group(child)
+            for child, begun in [*self._running.items()]:
+                took = time.monotonic() - begun
                 if os.waitpid(child, os.WNOHANG)[0]:
-                    del self._running[child]
+                    self._limit.has_ended(took)
+                elif took > self._limit.seconds:
+                    end_group(child)
+                    os.waitpid(child, 0)
+                else:
+                    continue
+                del self._running[child]
             time.sleep(_SECONDS_BETWEEN_LOOKS)

@@ -40,7 +40,7 @@ from opwright.checks.process.messages import (
     job_from,
 )
 from opwright.checks.process.setup import enter, error_of_check, load_operator, prepare_torch, request_of
-from opwright.checks.process.timed_compilation import limit_compilations
+from opwright.checks.process.timed_compilation import Limit, limit_compilations
 from opwright.checks.process.timed_extensions import report_builds
 from opwright.checks.request import CaseRecords, Reports
 from opwright.checks.settings import state
@@ -169,19 +169,16 @@ def _watch_compilations(link: Connection, operator: Op, job: Job) -> None:
     """Limit the time of Triton's compilations, and begin those of the cases that follow where processors are free."""
     compiler: Any = importlib.import_module("triton.compiler")
     compile_ = CompileOnce(compiler.compile)
-    launcher = None if job.kernel == REFERENCE else hooks_of(operator.kernels[job.kernel], job.target).launcher()
+    limit = functools.partial(Limit, _SHARE_TO_COMPILE * job.timeout, job.timeout)
     at_once = min(int(len(os.sched_getaffinity(0)) - os.getloadavg()[0]) - 1, _MOST_AT_ONCE)
+    kernel = operator.kernels.get(job.kernel)  # None for the reference
+    launcher = hooks_of(kernel, job.target).makes_launcher() if kernel is not None else None
     if launcher is not None and not job.case and at_once >= _FEWEST_AT_ONCE:
-        pid = compile_ahead(launcher, lambda: _on_meta(operator, job), compile_, at_once=at_once, seconds=job.timeout)
+        pid = compile_ahead(launcher, lambda: _on_meta(operator, job), compile_, at_once=at_once, limit=limit())
         if pid is not None:
             state.expect_process(pid)
-    limit_compilations(
-        compile_,
-        _SHARE_TO_COMPILE * job.timeout,
-        job.timeout,
-        lambda seconds: _send(link, Compiled(seconds)),
-        functools.partial(compile_.wait, job.timeout),
-    )
+    wait = functools.partial(compile_.wait, job.timeout)
+    limit_compilations(compile_, limit(), lambda seconds: _send(link, Compiled(seconds)), wait)
 
 
 def _on_meta(operator: Op, job: Job) -> Iterator[Sequence[Any]]:

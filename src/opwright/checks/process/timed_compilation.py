@@ -15,21 +15,43 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from opwright.errors import CompileTimeoutError
 
-__all__ = ["end_group", "fork", "limit_compilations", "run_in_child", "within"]
+__all__ = ["Limit", "end_group", "fork", "limit_compilations", "run_in_child", "within"]
 
 
 # So many times as long as the longest compilation that has ended may another one take.
 _TIMES_AS_LONG = 4.0
 
 
+@dataclass
+class Limit:
+    """How long a compilation may take: much longer than those before, but not without an end.
+
+    Attributes:
+        least: the seconds that each may take.
+        most: those that the first one may take, and that none exceeds.
+    """
+
+    least: float
+    most: float
+    longest: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return min(self.most, max(self.least, _TIMES_AS_LONG * self.longest)) if self.longest else self.most
+
+    def has_ended(self, after: float) -> None:
+        """A compilation has ended by itself, after so many seconds."""
+        self.longest = max(self.longest, after)
+
+
 def limit_compilations(
     compile_: Callable[..., Any],
-    least: float,
-    most: float,
+    limit: Limit,
     on_end: Callable[[float], None],
     wait: Callable[..., None] = lambda *arguments, **options: None,
 ) -> None:
@@ -37,30 +59,25 @@ def limit_compilations(
 
     Args:
         compile_: what compiles, ``triton.compiler.compile`` or what stands for it.
-        least: the seconds that each may take.
-        most: those that the first one may take, and that none exceeds.
         on_end: called after each with the seconds that it took.
-        wait: called before each with its arguments, and not counted: another process may be compiling the same.
+        wait: called before each with its arguments, and not limited: another process may be compiling the same.
 
     Raises:
         CompileTimeoutError: in the launches of kernels whose compilation was stopped.
     """
-    compiler: Any = importlib.import_module("triton.compiler")
-    longest = 0.0
 
     def timed(*arguments: Any, **options: Any) -> Any:
-        nonlocal longest
         start = time.monotonic()
         wait(*arguments, **options)
         waited = time.monotonic()
-        limit = min(most, max(least, _TIMES_AS_LONG * longest)) if longest else most
         try:
-            found = within(limit, compile_, *arguments, **options)
-            longest = max(longest, time.monotonic() - waited)
+            found = within(limit.seconds, compile_, *arguments, **options)
+            limit.has_ended(time.monotonic() - waited)
             return found
         finally:
             on_end(time.monotonic() - start)
 
+    compiler: Any = importlib.import_module("triton.compiler")
     compiler.compile = timed  # from which a kernel takes it when it is first launched
 
 
