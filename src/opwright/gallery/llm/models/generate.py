@@ -24,7 +24,8 @@ def generate(
     seed: int = 0,
     eos_token_id: int | None = None,
 ) -> list[Tensor]:
-    """Continue prompts with a model of ``transformers`` that ``patch`` has changed.
+    """Continue prompts with a model of ``transformers`` that ``patch`` has changed. On a GPU, steps are replayed as a
+    CUDA graph, unless the model reads values on the CPU.
 
     Args:
         prompts: token ids, a tensor of one dim for each sequence.
