@@ -7,12 +7,20 @@ from typing import Any
 
 from kernelsim.errors import LaunchError
 
-__all__ = ["LARGEST_BLOCK", "Extent", "as_extent", "check_cluster", "check_launch", "refuse_other_cluster"]
+__all__ = [
+    "LARGEST_BLOCK",
+    "LARGEST_GRID",
+    "Extent",
+    "as_extent",
+    "check_cluster",
+    "check_launch",
+    "refuse_other_cluster",
+]
 
 Extent = tuple[int, int, int]
 
 # Limits of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
-_LARGEST_GRID = (2**31 - 1, 65535, 65535)
+LARGEST_GRID = (2**31 - 1, 65535, 65535)
 LARGEST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
 # The blocks of a cluster: on every GPU that has clusters, and where a kernel allows sizes that are not portable.
@@ -45,9 +53,9 @@ def check_launch(kernel: str, grid: Extent, block: Extent, shared_bytes: int, cl
             f"got {block}, {threads} threads",
             fix="launch more blocks of fewer threads",
         )
-    if _exceeds(grid, _LARGEST_GRID):
+    if _exceeds(grid, LARGEST_GRID):
         raise LaunchError(
-            f"{kernel}: the grid must be at most {_LARGEST_GRID}, got {grid}",
+            f"{kernel}: the grid must be at most {LARGEST_GRID}, got {grid}",
             fix="launch fewer blocks, and let each step over the data by the size of the grid",
         )
     if not isinstance(shared_bytes, int) or shared_bytes < 0:

@@ -15,7 +15,7 @@ from opwright.backends.instrumented import compute_sanitizer
 from opwright.contract.contract import Contract
 from opwright.machine import Machine
 from opwright.results import Refused
-from opwright.results.outcomes import Instrumented
+from opwright.results.outcomes import Instrumented, RunOnMeta
 from opwright.target import Target
 
 __all__ = ["CheckHooks"]
@@ -68,6 +68,11 @@ class CheckHooks:
     def measuring(self) -> contextlib.AbstractContextManager[None] | None:
         """A block in which a kernel that tunes itself launches each configuration on the caller's tensors in each call,
         before the launch that counts, where it would do so on a GPU only. None if it has nothing to measure."""
+        return None
+
+    def on_meta(self) -> Callable[[Sequence[Any]], RunOnMeta] | Refused | None:
+        """A function that runs the kernel's launcher on meta tensors, and records its launches. Refused if this one has
+        no launcher that can be run so; None if no launcher of the language launches kernels."""
         return None
 
     def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:

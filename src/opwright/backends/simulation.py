@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kernelsim.cuda_sim.kernel import SimulatedKernel
     from kernelsim.cuda_sim.runtime_library import header_text
     from kernelsim.cuda_sim.variables import SharedVariables
-    from kernelsim.launching import Extent, as_extent, check_cluster, check_launch, refuse_other_cluster
+    from kernelsim.launching import LARGEST_GRID, Extent, as_extent, check_cluster, check_launch, refuse_other_cluster
     from kernelsim.tensor_maps import TensorMap as SimulatedTensorMap
     from kernelsim.text.c_text import (
         closing_bracket,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kernelsim.triton_sim.simulate import with_left_out
 
 __all__ = [
-    "FUNCTION_OBJECT", "TORCH_NAMES", "ArgumentPacker", "CudaSource", "DeviceFiles",
+    "FUNCTION_OBJECT", "LARGEST_GRID", "TORCH_NAMES", "ArgumentPacker", "CudaSource", "DeviceFiles",
     "Extent", "KernelStruct", "Parameter", "ParameterKind", "ParsedSource",
     "SharedVariables", "SimulatedKernel", "SimulatedTensorMap", "as_extent", "autotuners_measure",
     "check_cluster", "check_launch", "check_name", "closing_bracket", "cuda_simulator",
@@ -73,7 +73,9 @@ _NAMES_OF = {
     "kernelsim.cuda_sim.kernel": ["SimulatedKernel"],
     "kernelsim.cuda_sim.runtime_library": ["header_text"],
     "kernelsim.cuda_sim.variables": ["SharedVariables"],
-    "kernelsim.launching": ["Extent", "as_extent", "check_cluster", "check_launch", "refuse_other_cluster"],
+    "kernelsim.launching": [
+        "LARGEST_GRID", "Extent", "as_extent", "check_cluster", "check_launch", "refuse_other_cluster",
+    ],
     "kernelsim.text.c_text": [
         "closing_bracket", "enclosing_scopes", "opening_bracket", "outside_brackets", "split_commas",
     ],
@@ -333,9 +335,9 @@ def simulate_triton(seed: int, given: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def triton_launches_go_to(launch: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
-    """A block in which ``launch(function, arguments, keywords)`` gets what ``kernel[grid](...)`` would launch, wherever
-    it is called. An autotuned kernel has its first configuration.
+def triton_launches_go_to(launch: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
+    """A block in which ``launch(function, grid, arguments, keywords)`` gets what ``kernel[grid](...)`` would launch,
+    wherever it is called. An autotuned kernel has its first configuration.
 
     Raises:
         NotSimulatedError: this Triton has no launcher that can be replaced.
@@ -343,7 +345,7 @@ def triton_launches_go_to(launch: Callable[[Any, tuple[Any, ...], dict[str, Any]
     from kernelsim.triton_sim.internals import launches_go_to
 
     def launched(function: Any, grid: Any, arguments: Any, keywords: dict[str, Any]) -> bool:
-        launch(function, tuple(arguments), keywords)
+        launch(function, grid, tuple(arguments), keywords)
         return True
 
     with our_errors(), launches_go_to(launched, _own_host()):

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Accepted", "Choice", "Explanation", "Instrumented", "Origin", "Part", "Probe", "Refused", "Tool"]
+__all__ = [
+    "Accepted", "Choice", "Explanation", "Instrumented", "LaunchGrid", "Origin", "Part", "Probe", "Refused",
+    "RunOnMeta", "Tool",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,42 @@ class Instrumented:
     flags: tuple[str, ...] = ()
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"": ()})
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LaunchGrid:
+    """The grid of a launch, which may be too large.
+
+    Attributes:
+        most: what CUDA allows in each dim.
+        options: compile-time numbers of the launch, such as ``BLOCK=64``.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    most: tuple[int, int, int]
+    options: str = ""
+
+    @property
+    def axis(self) -> int | None:
+        """The first dim that is too large; None if there is none."""
+        pairs = enumerate(zip(self.grid, self.most, strict=True))
+        return next((axis for axis, (size, most) in pairs if size > most), None)
+
+
+@dataclass(frozen=True)
+class RunOnMeta:
+    """One run of a launcher on meta tensors, whose launches are recorded and not made.
+
+    Attributes:
+        launches: how many launches were recorded.
+        allocated: the bytes of the tensors that it made, as if it gave none back.
+        too_large: the launch with which it ended, because CUDA refuses its grid; None if there is none.
+    """
+
+    launches: int
+    allocated: int
+    too_large: LaunchGrid | None
 
 
 class Origin(StrEnum):

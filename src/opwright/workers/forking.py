@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
-__all__ = ["ForkedProcess", "read_wakes", "reset_signals", "run_and_leave", "take_streams", "wakes"]
+from opwright.workers.relatives import end_with_parent
+
+__all__ = [
+    "ForkFailedError", "ForkedProcess", "in_fork", "read_wakes", "reset_signals", "run_and_leave", "take_streams",
+    "wakes",
+]  # fmt: skip
 
 
 class ForkedProcess:
@@ -99,3 +108,88 @@ def run_and_leave(run: Callable[[], object], at_exit: Callable[[], object] = lam
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
+
+
+# -- a function in a fork
+
+
+class ForkFailedError(Exception):
+    """A function raised, or its fork ended without a result; the text says which."""
+
+
+def in_fork(run: Callable[[], Any], seconds: float) -> Any:
+    """What a function returns in a fork of this process, for code whose effects this process must not have.
+
+    Args:
+        run: returns something that JSON has.
+
+    Raises:
+        TimeoutError: it did not return in time; it was ended.
+        ForkFailedError: it raised, or ended its process.
+    """
+    reader, writer = os.pipe()
+    parent, child = os.getpid(), _fork()
+    if child == 0:
+        os.close(reader)
+        _answer(run, writer, parent)
+    os.close(writer)
+    try:
+        text = _read_all(reader, time.monotonic() + seconds)
+    finally:
+        os.close(reader)
+        _end(child)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise ForkFailedError("its process ended") from None
+    if "raised" in answer:
+        raise ForkFailedError(answer["raised"])
+    return answer["returned"]
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, none of which the function waits for
+        try:
+            return os.fork()
+        except OSError as error:
+            raise ForkFailedError(f"the system has no room for a process: {error.strerror}") from None
+
+
+def _end(child: int) -> None:
+    """End a process, and those that it has begun and that did not leave its session."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
+
+
+def _answer(run: Callable[[], Any], writer: int, parent: int) -> NoReturn:
+    os.setsid()
+    end_with_parent(parent)
+    reset_signals()
+    # Messages of this process would go to a connection of its parent, in the midst of others.
+    for logger in (logging.getLogger(), logging.getLogger("opwright")):
+        logger.handlers = [logging.NullHandler()]
+
+    def answered() -> None:
+        try:
+            text = json.dumps({"returned": run()})
+        except Exception:
+            text = json.dumps({"raised": traceback.format_exc(limit=-4)})
+        with open(writer, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    run_and_leave(answered)
+
+
+def _read_all(reader: int, until: float) -> str:
+    parts: list[bytes] = []
+    while True:
+        if not select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise TimeoutError
+        part = os.read(reader, 1 << 16)
+        if not part:
+            return b"".join(parts).decode(errors="replace")
+        parts.append(part)

@@ -11,8 +11,9 @@ import contextlib
 import functools
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
@@ -21,6 +22,7 @@ from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.host.expressions import SIMULATE_BY_LAUNCHER
 from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule, kernels
+from opwright.backends.gpu.on_meta import run_on_meta
 from opwright.backends.gpu.recording import RecordableLauncher
 from opwright.backends.gpu.simulated_tensors import on_simulated
 from opwright.backends.native import host_function
@@ -33,6 +35,7 @@ from opwright.contract.contract import Contract
 from opwright.errors import KernelError, KernelRefusedError
 from opwright.machine import Compiler, Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.results.outcomes import RunOnMeta
 from opwright.target import Engine, Target, engines_here
 
 __all__ = ["CudaBackend"]
@@ -58,6 +61,14 @@ class _CudaHooks(CheckHooks):
     def under_check(order: int) -> contextlib.AbstractContextManager[None]:
         """Run simulated threads in a permuted order, so that a result that depends on their order differs."""
         return order_cuda_threads(order)
+
+    def on_meta(self) -> Callable[[Sequence[Any]], RunOnMeta] | Refused:
+        if not isinstance(self.spec.source, Path):
+            return functools.partial(run_on_meta, self.spec.source, self.contract)
+        try:
+            return functools.partial(run_on_meta, _host_part(self.spec), self.contract)
+        except KernelError as error:
+            return Refused(f"only host functions that the simulator runs can be asked: {error.message}")
 
 
 class CudaBackend(Backend):

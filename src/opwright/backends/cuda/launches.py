@@ -7,10 +7,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opwright.backends.cuda.module import CudaKernel, CudaModule
-from opwright.backends.reachable import values_reached
+from opwright.backends.cuda.module import CudaKernel
+from opwright.backends.gpu.cuda_launches import cuda_launches_go_to
 from opwright.contract.contract import Contract
-from opwright.contract.reference import replace_globals
 
 __all__ = ["kernels_launched"]
 
@@ -22,38 +21,9 @@ def kernels_launched(launcher: Callable[..., Any], contract: Contract, arguments
         KernelError: it names a kernel that its module does not have.
     """
     launched: list[CudaKernel] = []
-    recorders: dict[int, Any] = {}
-    for value in values_reached(launcher):
-        if isinstance(value, CudaModule):
-            recorders[id(value)] = _RecordingModule(value, launched)
-        elif isinstance(value, CudaKernel):
-            recorders[id(value)] = _RecordingKernel(value, launched)
-    with contextlib.suppress(NotImplementedError, RuntimeError, TypeError, ValueError):
-        contract.signature.call(replace_globals(launcher, recorders), arguments)
+    with (
+        contextlib.suppress(NotImplementedError, RuntimeError, TypeError, ValueError),
+        cuda_launches_go_to(lambda kernel, *_: launched.append(kernel)),
+    ):
+        contract.signature.call(launcher, arguments)
     return launched
-
-
-class _RecordingModule:
-    """Stands for a module in a launcher."""
-
-    def __init__(self, module: CudaModule, launched: list[CudaKernel]) -> None:
-        self._module, self._launched = module, launched
-
-    def __getitem__(self, name: str) -> _RecordingKernel:
-        return _RecordingKernel(self._module[name], self._launched)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
-
-
-class _RecordingKernel:
-    """Stands for a kernel in a launcher, and records its launches."""
-
-    def __init__(self, kernel: CudaKernel, launched: list[CudaKernel]) -> None:
-        self._kernel, self._launched = kernel, launched
-
-    def __getitem__(self, launch: Any) -> Callable[..., None]:
-        return lambda *arguments: self._launched.append(self._kernel)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kernel, name)

@@ -15,6 +15,7 @@ from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.simulated import telling_limits_from_errors
 from opwright.backends.cuda.variables import CpuMemory, DeviceVariable, GpuMemory, in_code, no_variable
 from opwright.backends.gpu.arguments import KernelStruct
+from opwright.backends.gpu.cuda_launches import who_takes_cuda_launches
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter
 from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.gpu.recording import Recorder, plain_number, recorder_of_this_thread
@@ -235,6 +236,9 @@ class CudaKernel:
         Each of grid, block and cluster is an int or a tuple of up to three. An empty grid launches nothing. Without a
         cluster it is the kernel's ``__cluster_dims__``, else one block.
         """
+        taken_over = who_takes_cuda_launches()
+        if taken_over is not None:
+            return functools.partial(taken_over, self, launch)
         recorder = recorder_of_this_thread()
         if recorder is not None:
             return functools.partial(self._launch_recorded, recorder, launch)

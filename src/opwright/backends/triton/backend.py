@@ -25,6 +25,7 @@ from opwright import tree
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.check_hooks import CheckHooks
+from opwright.backends.gpu.on_meta import run_on_meta
 from opwright.backends.gpu.simulated_tensors import on_simulated
 from opwright.backends.simulation import autotuners_measure, simulate_triton, with_left_out
 from opwright.backends.triton.recording import recordable
@@ -35,6 +36,7 @@ from opwright.import_file import import_file
 from opwright.internals.triton import time_by_default
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.results.outcomes import RunOnMeta
 from opwright.target import Engine, Target, engines_here
 
 __all__ = ["TritonBackend"]
@@ -81,6 +83,12 @@ class _TritonHooks(CheckHooks):
 
     def measuring(self) -> contextlib.AbstractContextManager[None] | None:
         return autotuners_measure() if self._is_simulated and _tuners(self.spec, self.contract) else None
+
+    def on_meta(self) -> Callable[[Sequence[Any]], RunOnMeta] | Refused:
+        launcher = _launcher(self.spec, self.contract)
+        if any(map(is_interpreted, kernels_reached(launcher))):
+            return Refused("Triton's interpreter runs the kernel, so no launch is recorded")
+        return functools.partial(run_on_meta, launcher, self.contract)
 
     def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
         return with_left_out(byte) if self._is_simulated else None

@@ -69,14 +69,14 @@ def compile_launches(
     """
     if any(map(is_interpreted, kernels_reached(launcher))):
         raise KernelRefusedError("TRITON_INTERPRET is set, so that Triton compiles nothing", fix="unset it")
-    launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    launches: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = []
     with triton_launches_go_to(lambda *launch: launches.append(launch)):
         contract.signature.call(on_simulated(launcher), arguments)
     if not launches:
         raise KernelRefusedError(
             f"{contract.qualname}: the launcher launches no Triton kernel", fix="use another --what"
         )
-    return [_compile(function, args, kwargs, arch) for function, args, kwargs in launches]
+    return [_compile(function, args, kwargs, arch) for function, _, args, kwargs in launches]
 
 
 def _compile(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: str) -> CompiledKernel:

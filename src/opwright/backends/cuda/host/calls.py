@@ -21,6 +21,7 @@ from opwright.backends.cuda.host.values import (
     with_types,
 )
 from opwright.backends.cuda.simulated import telling_limits_from_errors
+from opwright.backends.gpu.cuda_launches import who_takes_cuda_launches
 from opwright.backends.simulation import Parameter, simulated_kernel, split_commas
 from opwright.errors import CompileError, LaunchError
 
@@ -208,6 +209,10 @@ class Calls(Expressions):
                     f"{self._where(node)}: a grid must have blocks, got {launch[0]}",
                     fix="return before the launch where there is nothing to do: a GPU refuses an empty grid",
                 )
+            taken_over = who_takes_cuda_launches()
+            if taken_over is not None:  # meta tensors have no memory to pass, and no simulator need be compiled
+                taken_over(kernel, launch)
+                return
             with telling_limits_from_errors(self.module.source, kernel.name):
                 parameters = simulated_kernel(self.module.source, kernel.name).parameters
             if len(passed) != len(parameters):
