@@ -78,8 +78,9 @@ def claims() -> list[Claim]:
 
 
 def _of_checks() -> Iterator[tuple[str, str]]:
+    from kernelsim.launching import LARGEST_GRID
     from opwright.checks import contract
-    from opwright.checks.calls import execution_context, repeated_calls, threads
+    from opwright.checks.calls import execution_context, grid_limits, large_cases, repeated_calls, threads
     from opwright.checks.check import Process
     from opwright.checks.limits import time_limit
     from opwright.checks.memory import allocation, large_offsets, peak_memory
@@ -109,6 +110,13 @@ def _of_checks() -> Iterator[tuple[str, str]]:
     yield page, f"(within {_alignment_of_protected_memory()} bytes of its end"
     yield page, f"in blocks of {allocation._OWN_PAGES >> 10} KiB or more"
     yield page, f"grows more than {_WORDS[peak_memory._TIMES]} times as fast"
+    yield page, f"A grid has at most {LARGEST_GRID[1]:,} blocks in y and z"
+    yield page, f"at n = {65_535 * 1024 + 1:,}; CUDA allows {LARGEST_GRID[1]:,}"
+    elements = f"2{_raised((large_cases._MOST_ELEMENTS + 1).bit_length() - 1)} elements"
+    yield page, f"a tensor has {elements}, or all tensors take {large_cases.MOST_BYTES >> 30} GiB"
+    yield page, f"| each dim up to {elements}, on meta tensors |"
+    yield page, f"take at most {grid_limits._MOST_OF_FAILURE >> 30} GiB, else a warning"
+    yield page, f"only for tensors of more than {grid_limits._MOST_OF_FAILURE >> 30} GiB"
     yield page, f"up to {sanitizer._MOST_CASES}, small ones"
     yield page, f"without output for {_WORDS[int(sanitizer._SILENT_S // 60)]} minutes"
     yield page, f"make up the whole results? | {_WORDS[sharding._CASES]}, the smallest"

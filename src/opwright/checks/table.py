@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from opwright.checks import contract
-from opwright.checks.calls import configurations, determinism, execution_context, repeated_calls, streams, threads
+from opwright.checks.calls import (
+    configurations,
+    determinism,
+    execution_context,
+    grid_limits,
+    repeated_calls,
+    streams,
+    threads,
+)
 from opwright.checks.check import Check
 from opwright.checks.conduct import cheats
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
@@ -50,6 +58,7 @@ _OWN = {
         threads,
         streams,
         configurations,
+        grid_limits,
         gradients,
         own_backward,
         second_derivatives,

@@ -15,6 +15,7 @@ from opwright.planted.catalogue import Row, correct, planted
 __all__ = ["ROWS", "add_up", "scale", "twice"]
 
 _CHECKS = ("values", "memory")
+_RIGHT_CHECKS = (*_CHECKS, "grid limits")
 _SCALE_CHECKS = (*_CHECKS, "inputs unchanged")
 
 
@@ -105,6 +106,37 @@ def _cuda_strided(name: str, kind: str) -> str:
     return name
 
 
+_BLOCKS = """
+__global__ void twice(const float* x, float* out, int columns) {
+  long row = blockIdx.ROW;
+  for (int i = blockIdx.BLOCK * blockDim.x + threadIdx.x; i < columns; i += gridDim.BLOCK * blockDim.x)
+    out[row * columns + i] = 2 * x[row * columns + i];
+}
+"""
+# No case has so many columns that they are more blocks than a grid has in y.
+_GRID_FAULT = "CUDA: blocks of a row in y of the grid"
+_GRIDS: dict[str, tuple[str, Any]] = {
+    _GRID_FAULT: ("y", lambda rows, blocks: (rows, blocks)),
+    "CUDA: some blocks of a row in y of the grid": ("y", lambda rows, blocks: (rows, min(blocks, 65_535))),
+    "CUDA: blocks of a row in x of the grid": ("x", lambda rows, blocks: (blocks, rows)),
+}
+
+
+def _cuda_blocks(name: str) -> str:
+    axis, grid = _GRIDS[name]
+    kernels = ow.cuda_module(_BLOCKS.replace("BLOCK", axis).replace("ROW", "xy".replace(axis, "")))
+
+    def launch(x: Tensor) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        if x.numel():
+            kernels["twice"][grid(len(x), ow.cdiv(x.shape[1], 128)), 128](x, out, x.shape[1])
+        return out
+
+    twice.cuda(launch, name=name, when=(lambda x: len(x) <= 65_535) if axis == "x" else None)
+    return name
+
+
 @ow.op("selftest_gpu::add_up")
 def add_up(x: Float32[Tensor, "b n"]) -> Float32[Tensor, " b"]:
     return x.sum(1)
@@ -157,11 +189,13 @@ def _cuda_sum(name: str, changes: dict[str, str]) -> str:
 
 ROWS: list[Row] = [
     *(planted(scale, _cuda(name, changes), "values", checks=_SCALE_CHECKS) for name, changes in _SCALE_FAULTS.items()),
-    *(correct(scale, _cuda(name, changes), checks=_CHECKS) for name, changes in _SCALE_RIGHT.items()),
+    *(correct(scale, _cuda(name, changes), checks=_RIGHT_CHECKS) for name, changes in _SCALE_RIGHT.items()),
     planted(twice, _cuda_strided("CUDA: a row or an inner step in 32 bits", "int"), "far rows"),
     correct(twice, _cuda_strided("CUDA: rows and inner steps in 64 bits", "long"), checks=(*_CHECKS, "far rows")),
+    planted(twice, _cuda_blocks(_GRID_FAULT), "grid limits"),
+    *(correct(twice, _cuda_blocks(name), checks=_RIGHT_CHECKS) for name in _GRIDS if name != _GRID_FAULT),
     *(planted(add_up, _cuda_sum(name, changes), "values", checks=_CHECKS) for name, changes in _SUM_FAULTS.items()),
-    *(correct(add_up, _cuda_sum(name, changes), checks=_CHECKS) for name, changes in _SUM_RIGHT.items()),
+    *(correct(add_up, _cuda_sum(name, changes), checks=_RIGHT_CHECKS) for name, changes in _SUM_RIGHT.items()),
 ]
 
 # -- Triton -----------------------------------------------------------------------------------------------------------
@@ -231,6 +265,16 @@ if importlib.util.find_spec("triton") is not None:
             tl.debug_barrier()
         tl.store(total + 1 + at, values - tl.load(total) / n, mask=at < n)
 
+    @triton.jit
+    def _twice_blocks(x, out, n, IN_Y: tl.constexpr, BLOCK: tl.constexpr):
+        blocks = tl.cdiv(n, BLOCK)
+        row, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+        if IN_Y:
+            row, block = tl.program_id(0), tl.program_id(1)
+        at = block * BLOCK + tl.arange(0, BLOCK)
+        first = row.to(tl.int64) * n
+        tl.store(out + first + at, 2 * tl.load(x + first + at, mask=at < n), mask=at < n)
+
     @ow.op("selftest_gpu::centred")
     def centred(x: Float32[Tensor, "b n"]) -> Float32[Tensor, "b n+1"]:
         return torch.cat([x.sum(1, keepdim=True), x - x.mean(1, keepdim=True)], 1)
@@ -246,12 +290,36 @@ if importlib.util.find_spec("triton") is not None:
         centred.triton(launch, name=name, devices=None if barrier else ["cpu"])  # a GPU shows it by chance only
         return name
 
+    def _triton_tuned(name: str, in_y: bool) -> str:
+        tuned = triton.autotune([triton.Config({"BLOCK": block}) for block in (128, 256)], key=["n"])(_twice_blocks)
+
+        def launch(x: Tensor) -> Tensor:
+            x = x.contiguous()
+            out = torch.empty_like(x)
+            rows, n = x.shape
+
+            def grid(meta: Any) -> tuple[int, ...]:
+                blocks = ow.cdiv(n, meta["BLOCK"])
+                return (rows, blocks) if in_y else (rows * blocks,)
+
+            if x.numel():
+                tuned[grid](x, out, n, IN_Y=in_y)
+            return out
+
+        twice.triton(launch, name=name)
+        return name
+
     ROWS += [
+        planted(twice, _triton_tuned("Triton: blocks of a row in y of the grid, autotuned", True), "grid limits"),
+        correct(twice, _triton_tuned("Triton: a grid of one dim, autotuned", False), checks=_RIGHT_CHECKS),
         planted(centred, _triton_centred("Triton: no barrier after a number is stored", False), "values"),
-        correct(centred, _triton_centred("Triton: a barrier after a number is stored", True), checks=_CHECKS),
+        correct(centred, _triton_centred("Triton: a barrier after a number is stored", True), checks=_RIGHT_CHECKS),
         *(
             planted(scale, _triton(f), check, defect=f"Triton: {words}", checks=_CHECKS)
             for f, (words, check) in _TRITON_FAULTS.items()
         ),
-        *(correct(scale, _triton(f), defect=f"Triton: {words}", checks=_CHECKS) for f, words in _TRITON_RIGHT.items()),
+        *(
+            correct(scale, _triton(f), defect=f"Triton: {words}", checks=_RIGHT_CHECKS)
+            for f, words in _TRITON_RIGHT.items()
+        ),
     ]
