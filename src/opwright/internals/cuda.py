@@ -14,7 +14,7 @@ from opwright.internals.lookup import find
 
 __all__ = [
     "COUNTS_HOLDERS", "backward_may_run_again", "clear_cublas_workspaces", "current_device", "current_stream",
-    "gpus_counted_by_nvml", "holders_of", "keep_gpu_busy", "may_use_gpus", "words_by_launches",
+    "gpus_counted_by_nvml", "holders_of", "keep_gpu_busy", "may_use_gpus",
 ]  # fmt: skip
 
 
@@ -47,21 +47,6 @@ def clear_cublas_workspaces() -> None:
     """Give back the memory that torch keeps for cuBLAS; the next product on a stream allocates it anew."""
     if _clear_workspaces is not None:
         _clear_workspaces()
-
-
-_add_to_each: Any = find("add_to_each")
-
-
-def words_by_launches(words: list[int], device: torch.device) -> torch.Tensor:
-    """Integers of 64 bits on a GPU, written by launches of which they are arguments: a CUDA graph in its capture
-    keeps these, but not the memory of the CPU that a copy would read in each replay."""
-    table = torch.zeros(len(words), dtype=torch.int64, device=device)
-    if _add_to_each is not None:
-        _add_to_each(list(table.unbind()), words)
-    else:
-        for place, word in zip(table.unbind(), words, strict=True):
-            place.fill_(word)
-    return table
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the schema of an operator of torch's dispatcher declares."""
+"""Operators of torch's dispatcher: what their schemas declare, and one that puts numbers into a CUDA graph."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from opwright.internals.lookup import find
 
-__all__ = ["OPERATIONS", "Declared", "DeclaredArgument", "declared_arguments"]
+__all__ = ["OPERATIONS", "Declared", "DeclaredArgument", "declared_arguments", "words_by_launches"]
 
 _functions: Any = find("variable_functions", lambda functions: {"add", "matmul"} <= set(dir(functions)))
 # The names of torch's functions that are operations on tensors: ``torch.add``, not ``torch.is_grad_enabled``.
@@ -61,3 +63,18 @@ def declared_arguments(operator: Any) -> Declared | None:
         for a in schema.arguments
     ]
     return Declared(schema.name, schema.overload_name, arguments)
+
+
+_add_to_each: Any = find("add_to_each")
+
+
+def words_by_launches(words: list[int], device: torch.device) -> torch.Tensor:
+    """Integers of 64 bits on a GPU, written by launches of which they are arguments: a CUDA graph in its capture
+    keeps these, but not the memory of the CPU that a copy would read in each replay."""
+    table = torch.zeros(len(words), dtype=torch.int64, device=device)
+    if _add_to_each is not None:
+        _add_to_each(list(table.unbind()), words)
+    else:
+        for place, word in zip(table.unbind(), words, strict=True):
+            place.fill_(word)
+    return table

@@ -16,7 +16,7 @@ from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_pa
 from opwright.backends.native.native_call import ArgumentSource, KernelArgument
 from opwright.backends.simulation import ArgumentPacker, KernelStruct
 from opwright.errors import LaunchError
-from opwright.internals.cuda import words_by_launches
+from opwright.internals.operators import words_by_launches
 
 __all__ = ["KernelStruct", "Packer"]
 

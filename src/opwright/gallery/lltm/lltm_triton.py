@@ -77,8 +77,8 @@ def backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # A program processes `per_program` rows of its columns, so it sums their part of the bias's gradient by itself.
-    columns = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    first = tl.program_id(0).to(tl.int64) * per_program
+    columns = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    first = tl.program_id(1).to(tl.int64) * per_program
     WIDE: tl.constexpr = tl.float64 if c_new.dtype.element_ty == tl.float64 else tl.float32
     sum_input = tl.zeros((ROWS, COLUMNS), WIDE)
     sum_output = tl.zeros((ROWS, COLUMNS), WIDE)
@@ -101,7 +101,7 @@ def backward_kernel(
         sum_input += to_input
         sum_output += to_output
         sum_candidate += to_candidate
-    own = sums + tl.program_id(0).to(tl.int64) * 3 * s + columns
+    own = sums + tl.program_id(1).to(tl.int64) * 3 * s + columns
     tl.store(own, tl.sum(sum_input, axis=0)[None, :], mask=columns < s)
     tl.store(own + s, tl.sum(sum_output, axis=0)[None, :], mask=columns < s)
     tl.store(own + 2 * s, tl.sum(sum_candidate, axis=0)[None, :], mask=columns < s)
@@ -142,7 +142,7 @@ def lltm_backward_pointwise(
         wide = torch.float64 if gates.dtype == torch.float64 else torch.float32
         sums = gates.new_empty((programs, 3 * s), dtype=wide)
     if s > 0:
-        grid = (programs, triton.cdiv(s, columns))
+        grid = (triton.cdiv(s, columns), programs)  # there are at most 1,024 programs for the same columns
         backward_kernel[grid](
             grad_h, grad_c, gates, c_new, grad_gates, grad_c_old, sums, b, s, per_program, ROWS=rows, COLUMNS=columns
         )
