@@ -46,6 +46,8 @@ class OwnInputs:
         contiguous: whether tensors have no other layout.
         reference_code: where a published task has the reference: a file, and a function in it, or "" for the whole.
         expects_kernel: whether a kernel in any language must not leave all of the work to torch's functions.
+        parameters: the names of the arguments that a published module has as parameters and buffers; None if the task
+            says of no argument whether it is one.
         not_applicable: why a kernel does not run on some inputs.
     """
 
@@ -58,6 +60,7 @@ class OwnInputs:
     contiguous: bool = False
     reference_code: tuple[tuple[str, str], ...] = ()
     expects_kernel: bool = False
+    parameters: tuple[str, ...] | None = None
     not_applicable: str = "the kernel is not applicable (dtypes, when)"
 
     def draw(self, qualname: str) -> list[Any]:

@@ -61,6 +61,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         *_smaller_samples(task, inferred),
         f"{task.name}.contract.own_inputs.contiguous = True",
         *([f"{task.name}.contract.own_inputs.expects_kernel = True"] if task.expects_kernel else []),
+        *_parameters(task, inferred),
         f"{task.name}.contract.own_inputs.reference_code = {task.reference_code!r}",
         *([f"{task.name}.contract.own_inputs.rule = {task.rule!r}", ""] if task.rule else []),
         *(_attached(task, candidate) for candidate in task.candidates),
@@ -109,6 +110,14 @@ def _samples(task: Task, inferred: Inferred) -> list[str]:
 def _smaller_samples(task: Task, inferred: Inferred) -> list[str]:
     is_large = bool(task.inputs) and inferred.own_elements > _LARGEST_SAMPLE
     return [f"{task.name}.contract.own_inputs.samples_are_smaller = True"] if is_large else []
+
+
+def _parameters(task: Task, inferred: Inferred) -> list[str]:
+    """Which arguments are a module's parameters and buffers: the last ones."""
+    if not task.constructor:
+        return []
+    names = tuple(t.name for t in inferred.arguments[len(inferred.arguments) - len(inferred.state) :])
+    return [f"{task.name}.contract.own_inputs.parameters = {names!r}"]
 
 
 def _options(inferred: Inferred) -> str:

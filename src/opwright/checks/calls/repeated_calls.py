@@ -30,7 +30,7 @@ from opwright.contract import derive
 from opwright.contract.inputs.sizes import elements
 from opwright.results import Finding, NotChecked, Origin, Status
 
-__all__ = ["CHECK", "NAME", "check", "draws_of", "is_right", "write_into"]
+__all__ = ["CHECK", "NAME", "check", "draws_of", "is_right", "take_one_element", "write_into"]
 
 NAME = "repeated calls"
 # Calls. One in 50 that is wrong is found with a probability of 0.98 in the least number, and of 0.994 in the most, if
@@ -81,7 +81,7 @@ def _nearly_the_same(context: Context, first: Prepared, other: Prepared | None =
     few of the values, or by their sum, takes them for the first."""
     if other is None or first.case.sample is not None:
         return []  # of samples nobody knows which values go together
-    varied = [_varied(context, first, other, vary) for vary in (_take_one_element, _exchange_two_elements)]
+    varied = [_varied(context, first, other, vary) for vary in (take_one_element, _exchange_two_elements)]
     return [p for p in varied if not isinstance(p, SkippedCase)]
 
 
@@ -97,7 +97,7 @@ def _varied(
     return context.prepare_with(first.case, arguments)
 
 
-def _take_one_element(tensor: torch.Tensor, source: torch.Tensor) -> None:
+def take_one_element(tensor: torch.Tensor, source: torch.Tensor) -> None:
     place = _place(tensor, 2)
     tensor[place] = source[place]
 

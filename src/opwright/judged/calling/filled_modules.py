@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from opwright.checks.conduct.kept_results import uncounted
+from opwright.checks.conduct.steps import uncounted
 from opwright.judged.calling.parameters import Tensors, corresponding, state_of
 
 __all__ = ["FilledModule"]
