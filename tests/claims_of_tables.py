@@ -311,7 +311,6 @@ def _of_simulated_candidates(page: str) -> Iterator[tuple[str, str]]:
     for kind, words in (
         ("returns memory that the next call writes", "a later call changes an earlier result"),
         ("keeps what it makes of an argument", "it keeps results"),
-        ("keeps descriptors of memory", "it keeps results"),
         ("reads past the end of an argument", "reads past the end of an argument"),
         ("rounds too early", "errors slightly above what is allowed"),
     ):
