@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.calls.repeated_calls import is_right, take_one_element, write_into
-from opwright.checks.conduct.steps import Step, steps_and_results, steps_of
+from opwright.checks.conduct.steps import Steps, steps_and_results, steps_of
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared
@@ -28,6 +28,8 @@ __all__ = ["Changes", "NewMemory", "Skipped", "again"]
 
 # A result may be kept from a later call with the same arguments on. So many are made, if they end in time.
 _MOST_CALLS, _SECONDS = 8, 0.5
+# The bytes of a small tensor; how many more copies are made of it.
+_SMALL, _MORE_COPIES = 1 << 12, 64
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,18 @@ class Skipped:
     Attributes:
         steps: how often they are taken less than in a call with new values.
         most: of each of them, the most that a call with known arguments takes.
+        reads: those that may read values of arguments.
+        of_user: those that are functions of the user's.
     """
 
-    steps: Counter[Step]
-    most: Mapping[Step, int]
+    steps: Counter[str]
+    most: Mapping[str, int]
+    reads: Set[str]
+    of_user: Set[str]
 
-    def taken_in(self, call: Counter[Step]) -> list[Step]:
+    def taken_in(self, call: Steps) -> list[str]:
         """Those that a call does not skip."""
-        return [step for step, most in self.most.items() if call[step] > most]
+        return [step for step, most in self.most.items() if call.counts[step] > most]
 
 
 class NewMemory:
@@ -55,12 +61,15 @@ class NewMemory:
         self._held = list[Any]()
 
     def copy_of(self, values: Sequence[Any]) -> list[Any]:
+        # Small memory that earlier checks have freed is given out again, so that more of it is taken first.
+        small = [t for t in tree.tensors(list(values)) if t.nbytes <= _SMALL]
+        self._held.append([same_layout(small) for _ in range(_MORE_COPIES)])
         copied: list[Any] = same_layout(list(values))
         self._held.append(copied)
         return copied
 
 
-def again(context: Context, arguments: Sequence[Any]) -> Counter[Step]:
+def again(context: Context, arguments: Sequence[Any]) -> Steps:
     """The steps of the last of some further calls with the same arguments."""
     end = time.monotonic() + _SECONDS
     steps = steps_of(context, arguments)
@@ -86,7 +95,7 @@ class Changes:
     unseen: Prepared
     memory: NewMemory
     _tried: dict[tuple[frozenset[int], bool], bool] = field(default_factory=dict)
-    _not_allowed: list[Step] = field(default_factory=list)
+    _not_allowed: list[str] = field(default_factory=list)
 
     def allow(self, skipped: Skipped, *, in_place: bool) -> bool:
         """Whether as much is skipped if inputs change: what is kept is not made of their values."""
@@ -103,7 +112,7 @@ class Changes:
     def example(self, skipped: Skipped) -> str:
         """A step in words that the kernel may not skip, if possible a function of the user's."""
         steps = self._not_allowed or list(skipped.steps)
-        return f"such as {min(steps, key=lambda step: (not step.is_users, not step.reads)).name}"
+        return f"such as {min(steps, key=lambda step: (step not in skipped.of_user, step not in skipped.reads))}"
 
     @property
     def _stated(self) -> Sequence[Argument]:
@@ -154,10 +163,11 @@ class Changes:
         """Whether nothing that is kept for the memory of an argument has been made of its values, such as a decision
         that is right for other values, too."""
         moved = [*arguments[:i], *self.memory.copy_of([arguments[i]]), *arguments[i + 1 :]]
-        taken = skipped.taken_in(steps_of(self.context, moved))
-        if reads := any(step.reads for step in taken):
+        steps = steps_of(self.context, moved)
+        taken = skipped.taken_in(steps)
+        if is_made_of_values := not steps.reads.isdisjoint(taken):
             self._not_allowed.extend(taken)
-        return not reads
+        return not is_made_of_values
 
     def _are_apart(self, changed: set[int]) -> bool:
         """Whether values that go together would be of two draws."""

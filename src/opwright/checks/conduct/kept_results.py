@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opwright.checks.conduct.allowed_to_keep import Changes, NewMemory, Skipped, again
-from opwright.checks.conduct.steps import Step, steps_of
+from opwright.checks.conduct.steps import Steps, steps_of
 from opwright.checks.context import Context
 from opwright.checks.observation import Prepared
 
@@ -40,9 +39,9 @@ class _Calls:
     """The steps of a call with new values, of the last of some calls with the same tensors again, and of one with equal
     values at other addresses."""
 
-    new: Counter[Step]
-    same: Counter[Step]
-    equal: Counter[Step]
+    new: Steps
+    same: Steps
+    equal: Steps
 
 
 def kept_results(context: Context, draws: Sequence[Prepared]) -> Kept | None:
@@ -67,7 +66,7 @@ def kept_results(context: Context, draws: Sequence[Prepared]) -> Kept | None:
             continue
         argument = changes.made_of(skipped, in_place=in_place)
         what = f"what it makes of the argument {argument!r}" if argument else "results"
-        count = f"{skipped.steps.total():,} of {min(each.total() for each in new):,} steps"
+        count = f"{skipped.steps.total():,} of {min(each.counts.total() for each in new):,} steps"
         steps = f"a call skips {count}, {changes.example(skipped)}"
         return Kept(f"it keeps {what}: for {words}, {steps}", is_one_argument=bool(argument))
     return None
@@ -83,8 +82,9 @@ def _calls(context: Context, memory: NewMemory, draw: Prepared, first: Prepared,
     return _Calls(new, same, steps_of(context, others))
 
 
-def _skipped(new: Sequence[Counter[Step]], known: Sequence[Counter[Step]]) -> Skipped:
+def _skipped(new: Sequence[Steps], known: Sequence[Steps]) -> Skipped:
     """The steps that a call with known arguments skips, for all values."""
-    differences = [before - after for before, after in zip(new, known, strict=True)]
+    differences = [before.counts - after.counts for before, after in zip(new, known, strict=True)]
     skipped = functools.reduce(operator.and_, differences)
-    return Skipped(skipped, {step: max(after[step] for after in known) for step in skipped})
+    most = {step: max(after.counts[step] for after in known) for step in skipped}
+    return Skipped(skipped, most, new[0].reads, new[0].of_user)

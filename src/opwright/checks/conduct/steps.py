@@ -10,6 +10,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from opwright.checks.conduct.user_code import LIBRARY, OPWRIGHT, USER, owner_of
 from opwright.checks.context import Context
 from opwright.internals.compiler import DispatchMode
 
-__all__ = ["Step", "steps_and_results", "steps_of", "uncounted"]
+__all__ = ["Steps", "steps_and_results", "steps_of", "uncounted"]
 
 # Methods that return a tensor's values, and are no operation of torch.
 _RETURN_VALUES = frozenset({"numpy", "tolist"})
@@ -31,39 +32,50 @@ _DESCRIBE = frozenset({"_has_compatible_shallow_copy_type", "is_pinned", "is_sam
 _LAUNCHES = frozenset({"JITFunction.run", "Autotuner.run", "Heuristics.run"})
 _OF_MODES = ("__torch_function__", "__torch_dispatch__")
 _TENSOR_MAPS = "tensor_map.py"
+_OF_EXTENSIONS = ("PyCapsule", "pybind11")
 
 
-class Step(NamedTuple):
-    """A function or an operation.
+@dataclass
+class Steps:
+    """The steps of one call, by their names.
 
     Attributes:
-        name: in Python, with its line.
-        reads: whether it may read values of arguments, as it does more than describe or allocate memory.
-        is_users: whether it is a function of the user's.
+        counts: how often each is taken.
+        reads: those that may read values of arguments, as they do more than describe or allocate memory.
+        of_user: functions of the user's.
     """
 
-    name: str
-    reads: bool
-    is_users: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    reads: set[str] = field(default_factory=set)
+    of_user: set[str] = field(default_factory=set)
+
+    def add(self, name: str, *, reads: bool, is_users: bool = False) -> None:
+        if _uncounted:
+            return
+        self.counts[name] += 1
+        if reads:
+            self.reads.add(name)
+        if is_users:
+            self.of_user.add(name)
 
 
-def steps_of(context: Context, arguments: Sequence[Any]) -> Counter[Step]:
-    """How often one call of the kernel takes each step."""
+def steps_of(context: Context, arguments: Sequence[Any]) -> Steps:
+    """The steps of one call of the kernel."""
     return steps_and_results(context, arguments)[0]
 
 
-def steps_and_results(context: Context, arguments: Sequence[Any]) -> tuple[Counter[Step], tuple[Any, ...]]:
-    """How often one call of the kernel takes each step, and what it returns."""
-    counting, results = _Counting(_storages(tuple(arguments))), list[tuple[Any, ...]]()
+def steps_and_results(context: Context, arguments: Sequence[Any]) -> tuple[Steps, tuple[Any, ...]]:
+    """The steps of one call of the kernel, and what it returns."""
+    steps, results = Steps(), list[tuple[Any, ...]]()
     collects = gc.isenabled()
     gc.disable()  # what a collection calls is no step of the kernel
     try:
-        with counting:
-            _profiled(counting.steps, lambda: results.append(context.run_kernel(arguments)))
+        with _Operations(steps, arguments):
+            _profiled(steps, lambda: results.append(context.run_kernel(arguments)))
     finally:
         if collects:
             gc.enable()
-    return counting.steps, results[0]
+    return steps, results[0]
 
 
 _uncounted: list[None] = []
@@ -79,21 +91,22 @@ def uncounted() -> Iterator[None]:
         _uncounted.pop()
 
 
-def _profiled(steps: Counter[Step], call: Callable[[], Any]) -> None:
+def _profiled(steps: Steps, call: Callable[[], Any]) -> None:
     # For each frame within the call, who has called it last: the user or opwright, whose own steps do not count.
-    callers, of_code = [OPWRIGHT], dict[CodeType, tuple[str, Step]]()
+    callers, of_code = [OPWRIGHT], dict[CodeType, _Function]()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
-            owner, step = of_code.get(frame.f_code) or of_code.setdefault(frame.f_code, _of_code(frame.f_code))
-            if USER in (owner, callers[-1]) and not _uncounted:
-                steps[step] += 1
-            callers.append(callers[-1] if owner is LIBRARY else owner)
+            function = of_code.get(frame.f_code) or of_code.setdefault(frame.f_code, _function(frame.f_code))
+            if USER in (function.owner, callers[-1]):
+                steps.add(function.name, reads=function.reads, is_users=function.is_users)
+            callers.append(callers[-1] if function.owner is LIBRARY else function.owner)
         elif event == "return":
             if len(callers) > 1:
                 callers.pop()
-        elif event == "c_call" and callers[-1] is USER and not _uncounted:
-            steps[_of_builtin(argument)] += 1
+        elif event == "c_call" and callers[-1] is USER:
+            name, reads = _builtin(argument)
+            steps.add(name, reads=reads)
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -103,57 +116,56 @@ def _profiled(steps: Counter[Step], call: Callable[[], Any]) -> None:
         sys.setprofile(before)
 
 
-def _of_code(code: CodeType) -> tuple[str, Step]:
+class _Function(NamedTuple):
+    """A function in Python."""
+
+    owner: str
+    name: str
+    reads: bool
+    is_users: bool
+
+
+def _function(code: CodeType) -> _Function:
     owner, file = owner_of(code.co_filename), Path(code.co_filename).name
     if owner is OPWRIGHT:
         starts = code.co_name not in _OF_MODES and file != _TENSOR_MAPS
     else:
         starts = code.co_qualname in _LAUNCHES
-    is_users = owner is USER and not file.startswith("<")
     name = "a launch" if starts else f"{code.co_qualname} ({file}:{code.co_firstlineno})"
-    return owner, Step(name, starts, is_users)
+    return _Function(owner, name, starts, is_users=owner is USER and not file.startswith("<"))
 
 
-def _of_builtin(function: Any) -> Step:
+def _builtin(function: Any) -> tuple[str, bool]:
+    """The name of a function in C, and whether it may read values."""
     of, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(of, torch.Tensor):
-        return Step(f"Tensor.{name}", name in _RETURN_VALUES)
+        return f"Tensor.{name}", name in _RETURN_VALUES
     kind = type(of).__name__
-    is_of_extension = kind.startswith(("PyCapsule", "pybind11"))
-    return Step(f"{kind}.{name}", is_of_extension)
+    return f"{kind}.{name}", kind.startswith(_OF_EXTENSIONS)
 
 
-class _Counting(DispatchMode):  # type: ignore[misc]  # found at run time
-    """Counts torch's operations, also those that C++ calls.
+class _Operations(DispatchMode):  # type: ignore[misc]  # found at run time
+    """Adds torch's operations to the steps, also those that C++ calls."""
 
-    Args:
-        storages: the addresses of memory with values of the arguments. What operations make of these is added.
-    """
-
-    def __init__(self, storages: set[int]) -> None:
+    def __init__(self, steps: Steps, arguments: Sequence[Any]) -> None:
         super().__init__()
-        self.steps, self._storages = Counter[Step](), storages
+        self._steps = steps
+        # With values of the arguments. All are held, so that no other memory has their addresses.
+        self._with_values = {t.untyped_storage().data_ptr(): t for t in tree.tensors(list(arguments))}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if not _uncounted:
-            self.steps[Step(str(function), self._reads(str(function).split(".")[1], args, result))] += 1
+        name = str(function)
+        self._steps.add(name, reads=self._reads(name.split(".")[1], args, result))
         return result
 
     def _reads(self, name: str, arguments: tuple[Any, ...], result: Any) -> bool:
         """Whether an operation may read values of arguments: it has one, and does more than view it."""
-        passed = _storages(arguments)
-        if not passed & self._storages or name in _DESCRIBE:
+        passed = {t.untyped_storage().data_ptr() for t in tree.tensors(list(arguments))}
+        if name in _DESCRIBE or not passed & self._with_values.keys():
             return False
-        returned = _storages(result)
-        is_view = bool(returned) and returned <= passed and not name.endswith("_")
+        returned = {t.untyped_storage().data_ptr(): t for t in tree.tensors([result])}
+        is_view = bool(returned) and returned.keys() <= passed and not name.endswith("_")
         if not is_view:
-            self._storages |= returned
+            self._with_values |= returned
         return not is_view
-
-
-def _storages(values: Any) -> set[int]:
-    """The addresses of the memory of tensors."""
-    return {
-        t.untyped_storage().data_ptr() for t in tree.tensors(list(values) if isinstance(values, tuple) else [values])
-    }
