@@ -99,13 +99,10 @@ def _overlapping(places: list[tuple[int, _Place]]) -> list[tuple[_Place, _Place]
     for start, place in sorted(places):
         written = [one for one in written if one[0] > start]
         read = [one for one in read if one[0] > start]
-        found += [_in_order(place, other) for _, other in (*written, *(read if place.is_written else ()))]
+        for _, other in (*written, *(read if place.is_written else ())):
+            found.append((min(place, other), max(place, other)))
         (written if place.is_written else read).append((start + place.extent, place))
     return sorted(found)
-
-
-def _in_order(a: _Place, b: _Place) -> tuple[_Place, _Place]:
-    return (a, b) if a < b else (b, a)
 
 
 def _device_of_address(tensor: torch.Tensor) -> torch.device | None:
