@@ -11,10 +11,13 @@ import contextlib
 import fcntl
 import hashlib
 import importlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
+
+import torch
 
 from opwright.checks.process.timed_compilation import Limit, end_group, fork, run_in_child
 from opwright.internals.triton import LaunchOf, launches_made_by
@@ -98,6 +101,9 @@ def _run(
     try:
         end_with_parent(parent)
         os.nice(_NICENESS)
+        torch.set_num_threads(1)  # a fork has none of the threads that torch would wait for
+        # Messages of this process would go to a connection of its parent, in the midst of others.
+        logging.getLogger("opwright").handlers = [logging.NullHandler()]
         with open(os.devnull, "w") as nowhere:
             for output in (1, 2):
                 os.dup2(nowhere.fileno(), output)
