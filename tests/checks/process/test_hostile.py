@@ -253,7 +253,7 @@ def test_a_kernel_is_not_blamed_for_a_reference_that_ends_a_process(monkeypatch)
 
 def test_a_process_that_was_killed_is_seen_to_end_at_once():
     for _ in range(20):
-        source = "import time; memory = bytearray(1 << 26); print(); time.sleep(60)"
+        source = "import time; memory = bytearray(1 << 26); print(flush=True); time.sleep(60)"
         process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()

@@ -100,7 +100,7 @@ ENDINGS = {
     "afterwards": ("say('returned'); raise SystemExit(1)", Status.INCONCLUSIVE, "ended early"),
     "stack": (
         "print('==1==ERROR: AddressSanitizer: stack-overflow on address 0x7ffd (pc 0x1 bp 0x2 sp 0x3 T0)\\n"
-        "    #0 0x55d in deep(int) /a/k.cpp:7'); os.abort()",
+        "    #0 0x55d in deep(int) /a/k.cpp:7', flush=True); os.abort()",
         Status.FAIL,
         "AddressSanitizer: stack-overflow",
     ),
