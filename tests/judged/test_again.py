@@ -32,6 +32,7 @@ def written(folder: Path, factor: int, ours: str = _OURS) -> list[str]:
 
 def judged(paths: list[str], **options: object) -> dict[str, str]:
     report = ow.judge(*paths, checks=["values"], **options)
+    print(*(row for row in report.rows), sep="\n")  # what pytest shows of a failure
     return {row.candidate.rpartition(":")[2]: row.status.value for row in report.rows}
 
 

@@ -19,8 +19,8 @@ from typing import IO, Any, NoReturn
 from opwright.workers.relatives import end_with_parent
 
 __all__ = [
-    "ForkFailedError", "ForkedProcess", "in_fork", "read_wakes", "reset_signals", "run_and_leave", "take_streams",
-    "wakes",
+    "ForkFailedError", "ForkedProcess", "end_group", "fork", "in_fork", "read_wakes", "reset_signals",
+    "run_and_leave", "take_streams", "wakes",
 ]  # fmt: skip
 
 
@@ -128,7 +128,9 @@ def in_fork(run: Callable[[], Any], seconds: float) -> Any:
         ForkFailedError: it raised, or ended its process.
     """
     reader, writer = os.pipe()
-    parent, child = os.getpid(), _fork()
+    parent, child = os.getpid(), fork()
+    if child is None:
+        raise ForkFailedError("the system has no room for a process")
     if child == 0:
         os.close(reader)
         _answer(run, writer, parent)
@@ -137,7 +139,7 @@ def in_fork(run: Callable[[], Any], seconds: float) -> Any:
         text = _read_all(reader, time.monotonic() + seconds)
     finally:
         os.close(reader)
-        _end(child)
+        end_group(child)
     try:
         answer = json.loads(text)
     except ValueError:
@@ -147,20 +149,21 @@ def in_fork(run: Callable[[], Any], seconds: float) -> Any:
     return answer["returned"]
 
 
-def _fork() -> int:
+def fork() -> int | None:
+    """As ``os.fork``; None where the system has no room for a process."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, none of which the function waits for
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, none of which the child waits for
         try:
             return os.fork()
-        except OSError as error:
-            raise ForkFailedError(f"the system has no room for a process: {error.strerror}") from None
+        except OSError:
+            return None
 
 
-def _end(child: int) -> None:
-    """End a process, and those that it has begun and that did not leave its session."""
-    for kill in (os.killpg, os.kill):
+def end_group(child: int) -> None:
+    """End a child that has a session of its own, with what it has started there, and wait for it."""
+    for end in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(child, signal.SIGKILL)
+            end(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
 

@@ -175,8 +175,10 @@ def test_its_children_end_with_the_process_that_began_them(tmp_path: Path) -> No
         time.sleep(0.02)
     os.kill(beginner, 9)
     os.waitpid(beginner, 0)
-    while runs(Path(f"/proc/{pid}/status")):
+    deadline = time.monotonic() + 200
+    while runs(Path(f"/proc/{pid}/status")) and time.monotonic() < deadline:
         time.sleep(0.02)
+    assert not runs(Path(f"/proc/{pid}/status"))
 
 
 def runs(status: Path) -> bool:

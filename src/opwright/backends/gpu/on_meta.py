@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from opwright import tree
+from opwright.backends.gpu.answers import answers_of_a_gpu
 from opwright.backends.gpu.cuda_launches import cuda_launches_go_to
 from opwright.backends.gpu.recording import VIEWS
 from opwright.backends.simulation import (
@@ -49,7 +49,8 @@ def run_on_meta(launcher: Callable[..., Any], contract: Contract, arguments: Seq
     launches = _Launches()
     mode = AsOnGpuWithoutMemory()
     refused: LaunchGrid | None = None
-    with _answers_of_a_gpu(), mode, launches.recording():
+    # A process that was forked after CUDA began can ask it for nothing.
+    with answers_of_a_gpu(is_available=lambda: True), mode, launches.recording():
         try:
             contract.signature.call(launcher, arguments)
         except _RefusedGridError as error:
@@ -149,41 +150,3 @@ def _on_meta(value: Any) -> Any:
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("meta")
     return "meta" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
-
-
-# -- torch.cuda -------------------------------------------------------------------------------------------------------
-
-# What an H100 says of itself.
-_PROPERTIES = types.SimpleNamespace(
-    name="meta", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30, warp_size=32,
-    max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10,
-    shared_memory_per_block_optin=227 << 10, shared_memory_per_multiprocessor=228 << 10, L2_cache_size=50 << 20,
-)  # fmt: skip
-_STREAM = types.SimpleNamespace(cuda_stream=0, device=_GPU)
-# A process that was forked after CUDA began can ask it for nothing, and a machine without a GPU has no answers.
-_ANSWERS: Mapping[str, Callable[..., Any]] = {
-    "is_available": lambda: True,
-    "synchronize": lambda *_, **__: None,
-    "current_stream": lambda *_, **__: _STREAM,
-    "current_device": lambda: 0,
-    "device_count": lambda: 1,
-    "is_current_stream_capturing": lambda: False,
-    "get_device_properties": lambda *_, **__: _PROPERTIES,
-    "get_device_capability": lambda *_, **__: (_PROPERTIES.major, _PROPERTIES.minor),
-    "get_device_name": lambda *_, **__: _PROPERTIES.name,
-    "device": lambda *_, **__: contextlib.nullcontext(),
-    "device_of": lambda *_, **__: contextlib.nullcontext(),
-}
-
-
-@contextlib.contextmanager
-def _answers_of_a_gpu() -> Iterator[None]:
-    """A block in which functions of ``torch.cuda`` answer as on a GPU."""
-    before = {name: getattr(torch.cuda, name) for name in _ANSWERS}
-    try:
-        for name, answer in _ANSWERS.items():
-            setattr(torch.cuda, name, answer)
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(torch.cuda, name, function)

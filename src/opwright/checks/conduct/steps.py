@@ -24,7 +24,7 @@ from opwright.internals.compiler import DispatchMode
 
 __all__ = ["Steps", "steps_and_results", "steps_of", "uncounted"]
 
-# Methods that return a tensor's values, and are no operation of torch.
+# Methods that return a tensor's values without an operation of torch.
 _RETURN_VALUES = frozenset({"numpy", "tolist"})
 # Operations that return what a tensor is, not what it has.
 _DESCRIBE = frozenset({"_has_compatible_shallow_copy_type", "is_pinned", "is_same_size"})
@@ -68,7 +68,7 @@ def steps_and_results(context: Context, arguments: Sequence[Any]) -> tuple[Steps
     """The steps of one call of the kernel, and what it returns."""
     steps, results = Steps(), list[tuple[Any, ...]]()
     collects = gc.isenabled()
-    gc.disable()  # what a collection calls is no step of the kernel
+    gc.disable()  # the kernel does not call what a collection calls
     try:
         with _Operations(steps, arguments):
             _profiled(steps, lambda: results.append(context.run_kernel(arguments)))

@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from opwright.checks.process.timed_compilation import Limit, end_group, fork, run_in_child
+from opwright.checks.process.timed_compilation import Limit, run_in_child
 from opwright.internals.triton import LaunchOf, launches_made_by
+from opwright.workers.forking import end_group, fork
 from opwright.workers.relatives import end_with_parent
 
 __all__ = ["CompileOnce", "compile_ahead"]
@@ -154,7 +155,6 @@ class _Pool:
                     self._limit.has_ended(took)
                 elif took > self._limit.seconds:
                     end_group(child)
-                    os.waitpid(child, 0)
                 else:
                     continue
                 del self._running[child]

@@ -6,21 +6,19 @@ child fails, this process compiles as ever.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import select
-import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from opwright.errors import CompileTimeoutError
+from opwright.workers.forking import end_group, fork
 
-__all__ = ["Limit", "end_group", "fork", "limit_compilations", "run_in_child", "within"]
+__all__ = ["Limit", "limit_compilations", "run_in_child", "within"]
 
 
 # So many times as long as the longest compilation that has ended may another one take.
@@ -96,16 +94,6 @@ def within(seconds: float, compile_: Callable[..., Any], *arguments: Any, **opti
     return compile_(*arguments, **options)
 
 
-def fork() -> int | None:
-    """As ``os.fork``; None where the system has no room for a process."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads, but none that compiles
-        try:
-            return os.fork()
-        except OSError:
-            return None
-
-
 def run_in_child(compile_: Callable[..., Any], arguments: Any, options: Any) -> NoReturn:
     """Call a function in this child, and end it."""
     try:
@@ -126,12 +114,4 @@ def _ends(child: int, seconds: float) -> bool:
         os.close(descriptor)
         # Also what it has started, and what an exception of this process, such as an interrupt, leaves behind.
         end_group(child)
-        os.waitpid(child, 0)
     return has_ended
-
-
-def end_group(child: int) -> None:
-    """End a child that ``run_in_child`` made, with what it has started."""
-    for end in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            end(child, signal.SIGKILL)

@@ -7,24 +7,17 @@ and libraries for GPUs are not simulated.
 from __future__ import annotations
 
 import contextlib
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from opwright.backends.gpu.answers import answers_of_a_gpu
 from opwright.errors import NotSimulatedError
 
 __all__ = ["as_on_gpu", "placed"]
 
-# What an H100 says of itself.
-_PROPERTIES = {
-    "name": "simulated GPU", "major": 9, "minor": 0, "multi_processor_count": 132, "total_memory": 80 << 30,
-    "warp_size": 32, "max_threads_per_multi_processor": 2048, "regs_per_multiprocessor": 65536,
-    "shared_memory_per_block": 48 << 10, "shared_memory_per_block_optin": 227 << 10,
-    "shared_memory_per_multiprocessor": 228 << 10, "L2_cache_size": 50 << 20,
-}  # fmt: skip
 # What torch and Triton say where there is no GPU.
 _NO_GPU = (
     "NVIDIA driver",
@@ -36,34 +29,6 @@ _NO_GPU = (
 )
 
 
-class _Stream:
-    """The only stream."""
-
-    cuda_stream = 0
-
-    def _nothing(self, *_: Any) -> None:
-        """There is nothing to wait for."""
-
-    synchronize = wait_stream = wait_event = record_event = _nothing
-
-
-def _answers() -> dict[str, Callable[..., Any]]:
-    """Functions of ``torch.cuda`` by name."""
-    properties, stream = types.SimpleNamespace(**_PROPERTIES), _Stream()
-    return {
-        "synchronize": lambda *_, **__: None,
-        "current_stream": lambda *_, **__: stream,
-        "default_stream": lambda *_, **__: stream,
-        "current_device": lambda: 0,
-        "device_count": lambda: 1,
-        "is_current_stream_capturing": lambda: False,
-        "get_device_properties": lambda *_, **__: properties,
-        "get_device_capability": lambda *_, **__: (properties.major, properties.minor),
-        "get_device_name": lambda *_, **__: properties.name,
-        "device": lambda *_, **__: contextlib.nullcontext(),
-    }
-
-
 @contextlib.contextmanager
 def as_on_gpu() -> Iterator[None]:
     """The block.
@@ -71,12 +36,8 @@ def as_on_gpu() -> Iterator[None]:
     Raises:
         NotSimulatedError: the code needs a GPU for something else, or a package that is not here.
     """
-    answers = _answers()
-    before = {name: getattr(torch.cuda, name) for name in answers}
     try:
-        for name, answer in answers.items():
-            setattr(torch.cuda, name, answer)
-        with placed():
+        with answers_of_a_gpu(), placed():
             yield
     except ImportError as error:  # of a package, or of a library for GPUs that a built extension needs
         is_module = isinstance(error, ModuleNotFoundError)
@@ -87,9 +48,6 @@ def as_on_gpu() -> Iterator[None]:
             raise
         first = str(error).strip().splitlines()[0]
         raise NotSimulatedError(f"the candidate needs a GPU: {first}", fix="judge it on a GPU") from error
-    finally:
-        for name, function in before.items():
-            setattr(torch.cuda, name, function)
 
 
 class placed(TorchFunctionMode):
