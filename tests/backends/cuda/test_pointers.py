@@ -10,6 +10,7 @@ import torch
 import kernelsim
 import opwright as ow
 from opwright.errors import LaunchError, SimulatorError
+from opwright.internals import operators
 
 pytestmark = pytest.mark.compiler
 
@@ -64,6 +65,14 @@ def test_a_pointer_to_const_integers_of_64_bits_takes_a_list_of_them() -> None:
         gather[1, 1](x, y, [3, 1], [0, -1], 2)
     with pytest.raises(LaunchError, match="argument 2, `float\\*`, must be a tensor, got list"):
         gather[1, 1](x, [0.0, 0.0], [0], [0], 1)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_words_that_launches_write_are_whole(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not at_once:  # a torch without the operation
+        monkeypatch.setattr(operators, "_add_to_each", None)
+    words = [0, -1, 5, 2**62 + 1, -(2**63), *range(200)]
+    assert operators.words_by_launches(words, torch.device("cpu")).tolist() == words
 
 
 def test_addresses_in_structures_are_declared() -> None:
