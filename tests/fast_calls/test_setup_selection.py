@@ -33,6 +33,11 @@ def nothing(ctx, inputs, output):
     pass
 
 
+def sets_a_flag_of_autograd(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(inputs[0])
+
+
 @pytest.mark.parametrize(
     ("setup_context", "expected"),
     [
@@ -41,6 +46,8 @@ def nothing(ctx, inputs, output):
         (nothing, Selection((), {}, {})),
         (lambda ctx, inputs, output: ctx.save_for_backward(inputs[-1]), Selection((1,), {}, {})),
         (None, Selection((), {}, {})),
+        (sets_a_flag_of_autograd, Selection((0,), {}, {}, materialize_grads=False)),
+        (lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output), Selection((0, 1, -1), {}, {})),
     ],
 )
 def test_what_is_chosen_of_a_call(setup_context, expected):
@@ -76,8 +83,12 @@ def reads_a_global(ctx, inputs, output):
     ctx.scale = SCALE
 
 
-def sets_a_flag_of_autograd(ctx, inputs, output):
-    ctx.set_materialize_grads(False)
+def sets_a_flag_by_an_argument(ctx, inputs, output):
+    ctx.set_materialize_grads(inputs[1])
+
+
+def sets_another_flag(ctx, inputs, output):
+    ctx.mark_non_differentiable(output)
 
 
 def takes_a_name_of_autograd(ctx, inputs, output):
@@ -112,7 +123,7 @@ def keeps_what_its_default_holds(ctx, inputs, output, kept=[0]):  # noqa: B006
     "setup_context",
     [
         keeps_what_its_default_holds, branches, compares, asks_for_a_size, computes, reads_a_global,
-        sets_a_flag_of_autograd,
+        sets_a_flag_by_an_argument, sets_another_flag,
         takes_a_name_of_autograd, saves_no_tensor, saves_a_list, writes_a_text, negates, loops,
         functools.partial(all_inputs),
     ],
@@ -243,6 +254,40 @@ def test_a_number_where_only_tensors_are_saved_is_the_error_that_torch_has(nativ
     for _ in range(3):
         with pytest.raises(TypeError, match="save_for_backward can only save variables"):
             op(x, None, 2.0)
+
+
+def without_zeros(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(inputs[0])
+
+
+def with_zeros(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0])
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(("setup", "given"), [(without_zeros, type(None)), (with_zeros, torch.Tensor)])
+def test_an_output_that_nothing_depends_on_has_zeros_or_none(setup, given, natively, namespace):
+    seen = list[type]()
+
+    @ow.op(f"{namespace}::both")
+    def both(x: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        return x * 2, x * 3
+
+    def backward(ctx, first, second):
+        seen.append(type(second))
+        return first * 2 if second is None else first * 2 + second * 3
+
+    both.python(lambda x: (x * 2, x * 3), name="kernel")
+    both.register_autograd(backward, setup_context=setup)
+    for _ in range(20):
+        x = torch.rand(5, requires_grad=True)
+        first, second = both(x)
+        for total, expected in ((first.sum(), 2.0), ((first + second).sum(), 5.0)):
+            (found,) = torch.autograd.grad(total, x, retain_graph=True)
+            assert found.tolist() == [expected] * 5
+    assert type(first.grad_fn).__name__ == "CppFunction"
+    assert seen[0] is given
 
 
 def keeps_three(ctx, inputs, output):

@@ -27,6 +27,14 @@ def assert_same(ours, theirs, *inputs):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
+def test_each_call_that_autograd_tracks_can_be_a_native_node():
+    """It is known beforehand what each gradient saves."""
+    operators = {name: op for name, op in vars(llm).items() if isinstance(op, ow.Op)}
+    differentiable = {name for name, op in operators.items() if op._rules.custom.get("autograd")}
+    assert {"rms_norm", "attention", "glu", "rope", "linear_cross_entropy"} <= differentiable
+    assert [name for name in differentiable if operators[name]._rules.gradient.sources is None] == []
+
+
 def test_norms_are_torch_s():
     x, weight, bias = random(3, 5, 64), random(64, seed=1), random(64, seed=2)
     assert_same(llm.rms_norm(x, weight), F.rms_norm(x, (64,), weight, 1e-6), x, weight)

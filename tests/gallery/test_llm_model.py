@@ -173,6 +173,48 @@ def test_attention_stays_torchs_where_the_operator_computes_something_else(atten
     assert len(attended) == 2
 
 
+def test_a_window_shorter_than_the_sequence_is_the_operators():
+    model = model_of("Mistral", **WIDE, sliding_window=4).bfloat16()
+    before = step(model)
+    far = step(model_of("Mistral", **WIDE).bfloat16())
+    found = step(patch(model))
+    assert_alike(found, before, rtol=0.05, atol=0.02)
+    assert not torch.allclose(found[0], far[0], rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("inputs", [
+    {"position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]]).expand(2, 9)},  # two sequences in a row
+    {"attention_mask": torch.ones(2, 1, 9, 9, dtype=torch.bool)},  # all tokens see all
+])  # fmt: skip
+def test_other_masks_than_that_of_all_tokens_are_kept(inputs, attended):
+    model = model_of("Llama", **WIDE).bfloat16()
+    before = step(model, use_cache=False, **inputs)
+    assert_alike(step(patch(model), use_cache=False, **inputs), before, rtol=0.05, atol=0.02)
+    assert attended == []
+
+
+@pytest.mark.slow  # torch.compile of whole models
+@pytest.mark.parametrize("window", [None, 4])
+def test_attention_in_half_precision_is_the_operators_in_compiled_models_too(window):
+    graphs = list[torch.fx.GraphModule]()
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    options = {**WIDE, "sliding_window": window} if window else WIDE
+    model = model_of("Mistral" if window else "Llama", **options).bfloat16().train()
+    before = step(model, use_cache=False)
+    run = torch.compile(patch(model), fullgraph=True, backend=keep)
+    model.zero_grad()
+    out = run(input_ids=IDS, labels=IDS, use_cache=False)
+    out.loss.backward()
+    found = [out.logits.detach(), out.loss.detach(), *(p.grad for p in model.parameters())]
+    assert_alike(found, before, rtol=0.05, atol=0.02)
+    called = [str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
+    assert sum("llm" in name and name.endswith("attention.default") for name in called) == 2, called
+
+
 DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}}  # reads positions
 
 

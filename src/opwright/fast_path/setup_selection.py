@@ -32,11 +32,12 @@ _INSTRUCTIONS = frozenset(
         "RESUME", "NOP", "PUSH_NULL", "PRECALL", "CALL", "CALL_KW", "KW_NAMES", "CALL_FUNCTION_EX", "LOAD_FAST",
         "LOAD_FAST_LOAD_FAST", "STORE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "LOAD_CONST",
         "LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "BINARY_SUBSCR", "BINARY_SLICE", "BUILD_SLICE", "BUILD_TUPLE",
-        "BUILD_LIST", "LIST_EXTEND", "LIST_TO_TUPLE", "CALL_INTRINSIC_1", "UNPACK_SEQUENCE", "UNPACK_EX", "COPY",
+        "BUILD_LIST", "LIST_APPEND", "LIST_EXTEND", "LIST_TO_TUPLE", "CALL_INTRINSIC_1", "UNPACK_SEQUENCE", "UNPACK_EX", "COPY",
         "SWAP", "POP_TOP", "RETURN_VALUE", "RETURN_CONST",
     }
 )  # fmt: skip
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_METHODS = ("save_for_backward", "set_materialize_grads")
 _OF_AUTOGRAD = frozenset((*dir(torch.autograd.Function), *dir(FunctionCtx)))
 _SAVED = frozenset({"saved_tensors", "needs_input_grad"})
 
@@ -49,12 +50,14 @@ class Selection:
         saved: the places of ``ctx.saved_tensors``.
         attributes: the places of what is kept in attributes of ``ctx``.
         constants: attributes of ``ctx`` that are the same in every call.
+        materialize_grads: whether zeros stand for the gradient of an output that nothing depends on.
         watched: what must be as it was for the rest to hold: the code of the ``setup_context`` and the backward.
     """
 
     saved: tuple[int, ...]
     attributes: dict[str, int]
     constants: dict[str, Any]
+    materialize_grads: bool = True
     watched: tuple[Watched, ...] = field(default=(), compare=False)
 
     @property
@@ -123,17 +126,20 @@ def selection_by(setup_context: Callable[..., Any] | None, arguments: int, outpu
     noted = _Noted()
     try:
         setup_context(ctx=noted, inputs=inputs, output=results if outputs else results[0])
-        return _chosen(vars(noted).pop("_saved"), vars(noted), places)
+        return _chosen(vars(noted), places)
     except Exception:  # it looks at something, or keeps something else
         return None
 
 
-def _chosen(saved: Sequence[Any], kept: dict[str, Any], places: dict[int, int]) -> Selection | None:
+def _chosen(kept: dict[str, Any], places: dict[int, int]) -> Selection | None:
+    saved, materializes = kept.pop("_saved"), kept.pop("_materializes")
     attributes = {name: places[id(value)] for name, value in kept.items() if id(value) in places}
     constants = {name: value for name, value in kept.items() if name not in attributes}
     if not all(map(is_constant, constants.values())) or not _OF_AUTOGRAD.isdisjoint(kept):
         return None
-    return Selection(tuple(places[id(value)] for value in saved), attributes, constants)
+    if type(materializes) is not bool:
+        return None
+    return Selection(tuple(places[id(value)] for value in saved), attributes, constants, materializes)
 
 
 def takes_from_ctx(backward: Callable[..., Any]) -> set[str] | None:
@@ -171,7 +177,7 @@ def _variables(instruction: dis.Instruction) -> tuple[str, ...]:
 def _only_passes_on(function: types.FunctionType) -> bool:
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     return all(map(is_constant, defaults)) and all(
-        each.opname in _INSTRUCTIONS and (each.opname not in _ATTRIBUTES or each.argval == "save_for_backward")
+        each.opname in _INSTRUCTIONS and (each.opname not in _ATTRIBUTES or each.argval in _METHODS)
         for each in _instructions(function.__code__)
     )
 
@@ -181,9 +187,13 @@ class _Noted:
 
     def __init__(self) -> None:
         self._saved: tuple[Any, ...] = ()
+        self._materializes: Any = True
 
     def save_for_backward(self, *values: Any) -> None:
         self._saved = values
+
+    def set_materialize_grads(self, value: Any) -> None:
+        self._materializes = value
 
 
 class _LookedAtError(Exception):

@@ -88,7 +88,8 @@ class Packer(ArgumentPacker):
 
 @functools.lru_cache(maxsize=256)
 def _table(words: tuple[int, ...], device: int, stream: int) -> torch.Tensor:
-    """Words in the GPU's memory, where a kernel reads those of a list, such as the addresses of tensors. A copy waits
-    for the stream, and an optimizer's addresses stay the same. Of one stream only: what is dropped may be used again
-    there."""
-    return torch.tensor(words, dtype=torch.int64).to(torch.device("cuda", device))
+    """Words in the GPU's memory, where a kernel reads those of a list, such as the addresses of tensors. A copy from
+    memory that is not pinned would wait for all that runs in the stream. Of one stream only: what is dropped may be
+    used again there."""
+    pinned = torch.tensor(words, dtype=torch.int64, pin_memory=True)  # torch keeps it until the copy is made
+    return pinned.to(torch.device("cuda", device), non_blocking=True)

@@ -106,12 +106,13 @@ def gradients(grad, q, k, v, out, lse, seen, softcap, scale):
 
 
 def keep(ctx, inputs, output):
-    q, k, v, *ctx.options = inputs
+    q, k, v, ctx.causal, ctx.window, ctx.softcap, ctx.scale = inputs
     ctx.save_for_backward(q, k, v, *output)
 
 
 def gradient(ctx, grad):
-    return *attention_backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None, None
+    found = attention_backward(grad, *ctx.saved_tensors, ctx.causal, ctx.window, ctx.softcap, ctx.scale)
+    return *found, None, None, None, None
 
 
 def has_positive_scale(*arguments) -> bool:

@@ -103,12 +103,12 @@ def packed_attention_backward(
 
 
 def keep(ctx, inputs, output):
-    q, k, v, cu_q, cu_k, *ctx.options = inputs
+    q, k, v, cu_q, cu_k, ctx.causal, ctx.window, ctx.softcap, ctx.scale = inputs
     ctx.save_for_backward(q, k, v, *output, cu_q, cu_k)
 
 
 def gradient(ctx, grad):
-    found = packed_attention_backward(grad, *ctx.saved_tensors, *ctx.options)
+    found = packed_attention_backward(grad, *ctx.saved_tensors, ctx.causal, ctx.window, ctx.softcap, ctx.scale)
     return *found, None, None, None, None, None, None
 
 

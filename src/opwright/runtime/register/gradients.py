@@ -246,6 +246,10 @@ class Selection(Protocol):
         """As ``Gradient.sources``."""
 
     @property
+    def materialize_grads(self) -> bool:
+        """As ``Gradient.materialize_grads``."""
+
+    @property
     def watched(self) -> tuple[Any, ...]:
         """What must be as it was for the selection to hold."""
 
@@ -270,8 +274,6 @@ Select = Callable[[Contract, Backward, SetupContext | None], Selection | None]
 class CustomGradient:
     """A registered backward and setup_context, as in ``torch.library.register_autograd``."""
 
-    materialize_grads = True
-
     def __init__(
         self, contract: Contract, backward: Backward, setup_context: SetupContext | None, select: Select | None = None
     ) -> None:
@@ -285,6 +287,7 @@ class CustomGradient:
             self.sources = backward.sources
         elif select is not None and (selection := select(contract, backward, setup_context)) is not None:
             self.selection, self.sources = selection, selection.places
+        self.materialize_grads = self.selection is None or self.selection.materialize_grads
 
     def fits(self, arguments: Sequence[Any]) -> bool:
         return self.selection is None or self.selection.fits(arguments)
@@ -333,14 +336,13 @@ class _CustomGradientOfSaved:
     arguments are saved as well, and second derivatives come from the reference.
     """
 
-    materialize_grads = True
-
     def __init__(
         self, contract: Contract, backward: Backward, setup_context: SetupContext | None, select: Select | None = None
     ) -> None:
         self._visible = contract.signature.visible
         self._custom = CustomGradient(contract, backward, setup_context, select)
         self._derived = DerivedGradient(contract)
+        self.materialize_grads = self._custom.materialize_grads
         own = self._custom.sources
         self.sources = None if own is None else (*own, *self._derived.sources)
         self.recordings = 0

@@ -61,14 +61,22 @@ class Attention:
 
 
 def attend(
-    theirs, replaces, module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, pages=None, **others
-):
-    """As the attention functions of ``transformers``: (b, h, s, d) → (b, s, h, d)."""
+    theirs, replaces, module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, pages=None,
+    all_tokens=False, **others,
+):  # fmt: skip
+    """As the attention functions of ``transformers``: (b, h, s, d) → (b, s, h, d).
+
+    Args:
+        pages: the cache, if it is in pages.
+        all_tokens: each token attends to all before it, up to the window, whatever mask is there: under torch.compile,
+            ``transformers`` makes one for torch 2.11, with which torch's attention computes all scores.
+    """
+    window = others.get("sliding_window") or 0
     if pages is not None:
-        return attend_to_pages(module, query, key, value, scaling, pages, others.get("sliding_window")), None
-    is_plain = attention_mask is None and dropout == 0 and not others.get("output_attentions")
+        return attend_to_pages(module, query, key, value, scaling, pages, window), None
+    is_plain = (all_tokens or attention_mask is None) and dropout == 0 and not others.get("output_attentions")
     if replaces and is_plain and others.keys() <= IGNORED and fits(module, query, key, value):
-        return of_tokens(query, key, value, 0, scaling), None
+        return of_tokens(query, key, value, window if all_tokens else 0, scaling), None
     return theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)
 
 
@@ -90,5 +98,5 @@ def attend_to_pages(module, query, key, value, scaling, pages, window):
     slots, table, lengths = pages.now
     reshape_and_cache_(new_k, new_v, k_cache, v_cache, slots)
     if query.shape[2] > 1:  # a prompt, which is all that its sequence has
-        return of_tokens(query, key, value, window or 0, scaling)
-    return paged_attention(query[:, :, 0], k_cache, v_cache, table, lengths, window or 0, 0.0, scaling)[:, None]
+        return of_tokens(query, key, value, window, scaling)
+    return paged_attention(query[:, :, 0], k_cache, v_cache, table, lengths, window, 0.0, scaling)[:, None]

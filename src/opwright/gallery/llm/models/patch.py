@@ -137,8 +137,27 @@ def layer_forward(self, hidden_states, **keywords):
     return both[1] + self.mlp(both[0])
 
 
+def for_model(module):
+    """The same, which tells attention where there is no padding, no cache and no other sequence in a row."""
+    theirs = type(module).forward
+
+    @functools.wraps(theirs)
+    def forward(self, *args, **keywords):
+        given = {name for name, value in keywords.items() if value is not None}
+        told = {"all_tokens": True} if len(args) <= 1 and given <= FOR_ALL_TOKENS else {}
+        return theirs(self, *args, **keywords, **told)
+
+    return forward
+
+
+# Keywords of a model that leave its mask as it is: causal.
+FOR_ALL_TOKENS = {
+    "input_ids", "inputs_embeds", "use_cache", "return_dict", "output_attentions", "output_hidden_states",
+    "output_router_logits", "num_items_in_batch",
+}  # fmt: skip
 PARTS = {
     "RMSNorm": for_norm, "MLP": for_mlp, "Experts": for_experts, "Attention": for_attention, "DecoderLayer": for_layer,
+    "Model": for_model,
 }  # fmt: skip
 
 
