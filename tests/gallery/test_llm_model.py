@@ -133,7 +133,7 @@ def test_the_compiled_model_has_no_graph_break_and_no_more_compilations_for_othe
     count, expected = compilations(model_of("Llama"))
     of_patched, found = compilations(patch(model_of("Llama")))
     assert_alike(found, expected, rtol=1e-4, atol=1e-6)
-    assert of_patched == count
+    assert of_patched <= count
 
 
 @pytest.fixture

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import functools
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,5 +51,75 @@ def traceable_launcher(launcher: Callable[..., Any]) -> Callable[..., Any] | Non
     if not kernels or any(is_interpreted(k) or is_in_gluon(k) for k in kernels):
         return None  # Inductor writes kernels anew, in Triton
     # A user writes kernel[grid](...); torch's tracer needs wrap_triton(kernel)[grid](...).
-    wrapped = {id(k): torch.library.wrap_triton(k) for k in kernels}
-    return replace_globals(launcher, wrapped)
+    return replace_globals(launcher, {id(k): _Traceable(k) for k in kernels})
+
+
+class _Traceable:
+    """A kernel whose launches torch's tracer sees. Triton makes a float of Python a float32. Inductor passes float64
+    (torch 2.11 to 2.15), so that a tile times this number is computed in float64, or the kernel does not compile. So a
+    launch is one of the same kernel that converts such numbers first."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._with_float32 = functools.cache(lambda names: _with_float32(kernel, names))
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return lambda *args, **keywords: self._launched(args, keywords)[grid](*args, **keywords)
+
+    def run(self, *args: Any, **keywords: Any) -> Any:
+        return self._launched(args, keywords).run(*args, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.library.wrap_triton(self._kernel), name)
+
+    def _launched(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        given = {**dict(zip(self._kernel.arg_names, args, strict=False)), **keywords}
+        floats = tuple(name for name, value in given.items() if isinstance(value, float | torch.SymFloat))
+        return torch.library.wrap_triton(self._with_float32(floats))
+
+
+def _with_float32(kernel: Any, names: tuple[str, ...]) -> Any:
+    """The kernel, with these of its parameters converted first; itself if they are constants, or its text is not of a
+    known form."""
+    if not hasattr(kernel, "src"):  # autotuned, or with heuristics
+        inner = _with_float32(kernel.fn, names)
+        if inner is kernel.fn:
+            return kernel
+        found = copy.copy(kernel)
+        found.fn = inner
+        return found
+    constants = {p.name for p in kernel.params if p.is_constexpr}
+    text = _converting(kernel.src, [name for name in names if name not in constants], _language_in(kernel.fn))
+    if text is None:
+        return kernel
+    cls, found = type(kernel), copy.copy(kernel)
+    found.__class__ = type(cls.__name__, (cls,), {"src": property(lambda _: text), "__module__": cls.__module__})
+    # Inductor takes kernels of one function for one.
+    found.fn = types.FunctionType(kernel.fn.__code__, kernel.fn.__globals__, kernel.fn.__name__)
+    return found
+
+
+def _language_in(function: Any) -> str | None:
+    """The name that ``triton.language`` has in a function's file."""
+    language = sys.modules.get("triton.language")
+    return next((name for name, value in function.__globals__.items() if value is language), None)
+
+
+def _converting(text: str, names: list[str], language: str | None) -> str | None:
+    """The text of a function, with lines that convert these parameters before its first statement."""
+    if not names or language is None:
+        return None
+    function = ast.parse(text).body[0]
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is not None and len(function.body) > 1:
+        first = function.body[1]
+    lines = text.splitlines()
+    indent = lines[first.lineno - 1][: first.col_offset]
+    if indent.strip():  # it is on the line of another
+        return None
+    lines[first.lineno - 1 : first.lineno - 1] = [
+        f"{indent}{n} = {language}.cast({n}, {language}.float32)" for n in names
+    ]
+    return "\n".join(lines) + "\n"

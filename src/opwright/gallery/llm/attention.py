@@ -111,7 +111,8 @@ def keep(ctx, inputs, output):
 
 
 def gradient(ctx, grad):
-    found = attention_backward(grad, *ctx.saved_tensors, ctx.causal, ctx.window, ctx.softcap, ctx.scale)
+    q, k, v, out, lse = ctx.saved_tensors
+    found = attention_backward(grad, q, k, v, out, lse, ctx.causal, ctx.window, ctx.softcap, ctx.scale)
     return *found, None, None, None, None
 
 

@@ -108,7 +108,9 @@ def keep(ctx, inputs, output):
 
 
 def gradient(ctx, grad):
-    found = packed_attention_backward(grad, *ctx.saved_tensors, ctx.causal, ctx.window, ctx.softcap, ctx.scale)
+    q, k, v, out, lse, cu_q, cu_k = ctx.saved_tensors
+    options = ctx.causal, ctx.window, ctx.softcap, ctx.scale
+    found = packed_attention_backward(grad, q, k, v, out, lse, cu_q, cu_k, *options)
     return *found, None, None, None, None, None, None
 
 

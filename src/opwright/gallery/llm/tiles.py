@@ -12,9 +12,9 @@ NO_LIMIT = 1 << 30
 # Of each kernel, by the head dim: queries and keys of a tile, warps, and stages of loads. For 64 and 128, the fastest
 # that ``benchmarks/attention.py --tune`` found on an H200.
 TILES = {
-    "forward": {64: (64, 64, 4, 4), 128: (128, 128, 8, 3), 256: (128, 64, 8, 2)},
-    "of_queries": {64: (64, 32, 4, 4), 128: (64, 64, 4, 2), 256: (64, 32, 8, 2)},
-    "of_keys": {64: (64, 64, 4, 3), 128: (32, 64, 4, 4), 256: (32, 64, 8, 2)},
+    "forward": {64: (64, 64, 4, 3), 128: (128, 128, 8, 3), 256: (128, 64, 8, 2)},
+    "of_queries": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (64, 32, 8, 2)},
+    "of_keys": {64: (128, 64, 4, 2), 128: (32, 64, 4, 3), 256: (32, 64, 8, 2)},
 }
 # Of float32, whose products run without tensor cores, and of short sequences.
 SMALL_TILE = (32, 32, 4, 2)
