@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def milliseconds(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
 def inputs(case: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
     b, hq, hkv, s, d, _ = case
     q, k, v = (
-        torch.randn(b, heads, s, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in (hq, hkv, hkv)
+        torch.randn(b, s, heads, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in (hq, hkv, hkv)
     )
     return q, k, v
 
@@ -85,11 +85,17 @@ def compiled_flex(case: tuple[Any, ...]) -> Callable[..., Tensor]:
         create_block_mask(lambda b, h, q, k: q >= k, None, None, case[3], case[3], device="cuda") if case[5] else None
     )
     compiled = torch.compile(flex_attention, dynamic=False)
-    return lambda q, k, v: compiled(q, k, v, block_mask=mask, enable_gqa=True)
+    return lambda *tensors: compiled(*heads_first(tensors), block_mask=mask, enable_gqa=True)
+
+
+def heads_first(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Views as models have them."""
+    return [x.transpose(1, 2) for x in tensors]
 
 
 def by_backend(backend: SDPBackend, causal: bool) -> Callable[..., Tensor]:
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def run(*tensors: Tensor) -> Tensor:
+        q, k, v = heads_first(tensors)
         with sdpa_kernel(backend):
             if backend is SDPBackend.EFFICIENT_ATTENTION:  # it has no groups
                 k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))

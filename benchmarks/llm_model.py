@@ -40,6 +40,7 @@ SMALL = SHAPE | {
     "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256,
 }  # fmt: skip
 BATCH, TOKENS, STEPS, ROUNDS = 4, 2048, 10, 3
+FIRST, WARM = 3, 13  # fast calls record after some calls, and make their first repetitions both ways
 PROMPT, FEW, MANY = 512, 16, 144  # the difference of the last two is timed
 
 
@@ -99,7 +100,8 @@ def training(variant: str, device: str) -> dict[str, Any]:
         optimizer.step()
         losses.append(loss.detach())
 
-    first = seconds(lambda: [step() for _ in range(3)], device)
+    first = seconds(lambda: [step() for _ in range(FIRST)], device)
+    seconds(lambda: [step() for _ in range(WARM)], device)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     alone = statistics.median(seconds(step, device) for _ in range(STEPS))
@@ -147,7 +149,8 @@ def in_a_process(variant: str, what: str, device: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]}
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"error": next((line for line in lines if "Error" in line), lines[-1])[:300]}
     return json.loads(lines[-1])
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.fast_path import recorded_gradient
 from opwright.fast_path.recorded_gradient import GradientRecorder
 from tests.fast_calls.recorders import noted_recorders, nothing_in_python, recordings
 
@@ -245,6 +246,15 @@ def test_what_depends_on_more_or_does_more_is_computed_in_python(
     COUNTS.clear()
     assert torch.equal(gradient(op, leaf(seed=1)), gradient(torch.sin, leaf(seed=1)))
     assert len(COUNTS) == (backward is by_counting)
+
+
+@pytest.mark.parametrize(("most", "count"), [(23, 0), (24, 1)])
+def test_large_results_are_not_held_twice(
+    most: int, count: int, recorders: list[GradientRecorder], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_gradient, "_MOST_BYTES", most)
+    warm(sine(namespace, by_torch), leaf())  # 24 bytes
+    assert recordings(recorders) == count
 
 
 def product(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

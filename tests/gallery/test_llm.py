@@ -68,14 +68,14 @@ def test_softmax_is_torch_s():
 
 def turned(x, cos, sin):
     """As transformers has it, with each angle twice."""
-    cos, sin = (torch.cat((t, t), -1)[:, None] for t in (cos, sin))
+    cos, sin = (torch.cat((t, t), -1)[:, :, None] for t in (cos, sin))
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
 
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_rotary_embedding_is_that_of_transformers(batches):
-    x, angles = random(2, 3, 5, 8), torch.rand(batches, 5, 4)
+    x, angles = random(2, 5, 3, 8), torch.rand(batches, 5, 4)
     assert_same(llm.rope(x, angles.cos(), angles.sin()), turned(x, angles.cos(), angles.sin()), x)
     pairs = x.unflatten(-1, (4, 2)).transpose(-1, -2).flatten(-2)  # 2·i and 2·i + 1 become i and r + i
     expected = turned(pairs, angles.cos(), angles.sin()).unflatten(-1, (2, 4)).transpose(-1, -2).flatten(-2)
@@ -87,7 +87,7 @@ def test_rotary_embedding_is_that_of_transformers(batches):
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_rotary_embedding_takes_angles_from_tables(batches):
-    x, angles = random(2, 3, 5, 8), torch.rand(20, 4)
+    x, angles = random(2, 5, 3, 8), torch.rand(20, 4)
     positions = torch.randint(20, (batches, 5), generator=torch.Generator().manual_seed(3))
     expected = turned(x, angles[positions].cos(), angles[positions].sin())
     assert_same(llm.rope_at(x, angles.cos(), angles.sin(), positions), expected, x)
@@ -97,7 +97,7 @@ def test_rotary_embedding_takes_angles_from_tables(batches):
 
 
 def test_rotary_embedding_of_a_part_leaves_the_rest():
-    x, angles = random(2, 3, 5, 10), torch.rand(2, 5, 3)
+    x, angles = random(2, 5, 3, 10), torch.rand(2, 5, 3)
     out = llm.rope(x, angles.cos(), angles.sin())
     assert torch.equal(out[..., 6:], x[..., 6:])
     assert_same(out[..., :6], turned(x[..., :6], angles.cos(), angles.sin()), x)

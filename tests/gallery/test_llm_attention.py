@@ -22,6 +22,11 @@ def assert_same(ours, theirs, *inputs):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
+def attention(q, k, v, *options, **named):
+    """With heads before tokens, as torch has them."""
+    return llm.attention(*(x.transpose(1, 2) for x in (q, k, v)), *options, **named).transpose(1, 2)
+
+
 def inputs(s: int, t: int) -> tuple[Tensor, Tensor, Tensor]:
     return random(2, 4, s, 16), random(2, 2, t, 16, seed=1), random(2, 2, t, 16, seed=2)
 
@@ -30,14 +35,14 @@ def inputs(s: int, t: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_attention_is_torch_s(causal):
     q, k, v = inputs(9, 9)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=True)
-    assert_same(llm.attention(q, k, v, causal, scale=0.3), theirs, q, k, v)
+    assert_same(attention(q, k, v, causal, scale=0.3), theirs, q, k, v)
 
 
 def test_the_last_query_is_at_the_last_key():
     q, k, v = inputs(3, 9)
     seen = torch.ones(3, 9, dtype=torch.bool).tril(6)
     theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
-    assert_same(llm.attention(q, k, v, True), theirs, q, k, v)
+    assert_same(attention(q, k, v, True), theirs, q, k, v)
 
 
 def test_a_window_is_the_distance_that_is_not_seen():
@@ -45,7 +50,7 @@ def test_a_window_is_the_distance_that_is_not_seen():
     near = torch.ones(9, 9, dtype=torch.bool).tril(2).triu(-2)
     for causal, seen in ((False, near), (True, near.tril())):
         theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
-        assert_same(llm.attention(q, k, v, causal, 3), theirs, q, k, v)
+        assert_same(attention(q, k, v, causal, 3), theirs, q, k, v)
 
 
 def test_a_soft_cap_comes_before_the_mask():
@@ -53,12 +58,12 @@ def test_a_soft_cap_comes_before_the_mask():
     scores = 5 * torch.tanh(q @ k.repeat_interleave(2, 1).mT / 4 / 5)
     scores = scores.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
     theirs = scores.softmax(-1) @ v.repeat_interleave(2, 1)
-    assert_same(llm.attention(q, k, v, True, softcap=5.0), theirs, q, k, v)
+    assert_same(attention(q, k, v, True, softcap=5.0), theirs, q, k, v)
 
 
 def test_a_query_without_keys_gives_zeros():
     q, k, v = inputs(5, 3)
-    out = llm.attention(q, k, v, True)
+    out = attention(q, k, v, True)
     assert (out[:, :, :2] == 0).all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v)))
 
@@ -67,10 +72,10 @@ def test_packed_sequences_are_attended_each_by_itself():
     q, k, v = random(12, 4, 16), random(15, 2, 16, seed=1), random(15, 2, 16, seed=2)
     cu_q, cu_k = torch.tensor([0, 5, 5, 12], dtype=torch.int32), torch.tensor([0, 5, 6, 15], dtype=torch.int32)
     parts = [
-        llm.attention(*(x[a:b].transpose(0, 1)[None] for x, (a, b) in zip((q, k, v), at, strict=True)), True, 4)
+        llm.attention(*(x[a:b][None] for x, (a, b) in zip((q, k, v), at, strict=True)), True, 4)
         for at in (((0, 5), (0, 5), (0, 5)), ((5, 12), (6, 15), (6, 15)))
     ]
-    theirs = torch.cat([part[0].transpose(0, 1) for part in parts])
+    theirs = torch.cat([part[0] for part in parts])
     assert_same(llm.packed_attention(q, k, v, cu_q, cu_k, True, 4), theirs, q, k, v)
 
 

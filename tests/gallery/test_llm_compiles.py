@@ -36,6 +36,7 @@ KERNELS = [
      {"LARGEST": 448.0, "TO_INT": False, "CHUNK": 4096}),
     ("linear_cross_entropy", "loss_and_gradient_kernel", {"logits": "*bf16", "labels": "*i64", "loss": "*fp32",
      "smoothing": "fp32", "z_loss": "fp32"}, {"BLOCK": 4096}),
+    ("linear_cross_entropy", "scaled_kernel", {"x": "*bf16", "scale": "*fp32", "out": "*bf16"}, {"BLOCK": 4096}),
     ("sampling", "sample_kernel", {"logits": "*bf16", "seeds": "*i64", "temperatures": "*fp32", "top_ks": "*i32",
      "top_ps": "*fp32", "min_ps": "*fp32", "tokens": "*i64"}, {"LOWEST": 16, "BLOCK": 8192}),
     *(
@@ -92,7 +93,8 @@ def kernel_of(file, name):
 
 WRITTEN = {
     "product_kernel": {"out"}, "quantize_kernel": {"out", "scales"}, "largest_kernel": {"partial"},
-    "scale_kernel": {"out"}, "loss_and_gradient_kernel": {"logits", "loss"}, "sample_kernel": {"tokens"},
+    "scale_kernel": {"out"}, "scaled_kernel": {"out"}, "loss_and_gradient_kernel": {"logits", "loss"},
+    "sample_kernel": {"tokens"},
     "route_kernel": {"weights", "experts"}, "count_kernel": {"counts"}, "place_kernel": {"places", "order"},
     "permute_kernel": {"out"}, "combine_kernel": {"out"}, "combine_backward_kernel": {"grad_y", "grad_weights"},
     "grouped_kernel": {"out"}, "grouped_weights_kernel": {"out"}, "forward_kernel": {"out", "lse"},

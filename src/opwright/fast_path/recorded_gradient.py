@@ -39,6 +39,8 @@ _GRADIENTS_BEFORE = 10
 _MOST_OF_A_GUARD = 8
 _MOST_OF_AN_OPERATOR = 64
 _MOST_OPERATIONS = 256
+# Of results: to compare a recording, there are two or three of each at once. These take a GPU longer than Python.
+_MOST_BYTES = 1 << 28
 
 # What names of torch mean to a recording: operations on tensors, in C, which the dispatcher shows. Those that ask for a
 # setting, draw numbers or read values are no operations, or have no result on tensors without values.
@@ -123,7 +125,9 @@ class GradientRecorder:
             return
         if not _is_on or len(self.recordings) >= _MOST_OF_A_GUARD or self._gradient.recordings >= _MOST_OF_AN_OPERATOR:
             return
-        if self._is_recorded(values, grads):
+        if sum(g.nbytes for g in found if isinstance(g, torch.Tensor)) > _MOST_BYTES or self._is_recorded(
+            values, grads
+        ):
             return  # this one was computed to verify a recording
         self._gradient.recordings += 1
         try:

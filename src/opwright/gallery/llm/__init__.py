@@ -17,7 +17,7 @@ from opwright.gallery.llm.experts import (
     route,
     sort_by_expert,
 )
-from opwright.gallery.llm.linear_cross_entropy import linear_cross_entropy
+from opwright.gallery.llm.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_backward
 from opwright.gallery.llm.models import AdamW, generate, patch, unpatch
 from opwright.gallery.llm.norms import (
     add_rms_norm,
@@ -36,8 +36,8 @@ from opwright.gallery.llm.sampling import sample
 __all__ = [
     "AdamW", "adamw_", "add_rms_norm", "add_rms_norm_", "attention", "attention_backward", "block_scaled_mm", "combine",
     "combine_backward", "cross_entropy", "cross_entropy_backward", "generate", "glu", "glu_backward", "grouped_mm",
-    "grouped_mm_weights", "layer_norm", "layer_norm_backward", "linear_cross_entropy", "packed_attention",
-    "packed_attention_backward", "paged_attention", "patch", "permute", "quantize_fp8", "quantize_int8",
-    "reshape_and_cache_", "rms_norm", "rms_norm_backward", "rope", "rope_", "rope_at", "rope_at_", "route", "sample",
-    "scaled_mm", "softmax", "softmax_backward", "sort_by_expert", "unpatch",
+    "grouped_mm_weights", "layer_norm", "layer_norm_backward", "linear_cross_entropy", "linear_cross_entropy_backward",
+    "packed_attention", "packed_attention_backward", "paged_attention", "patch", "permute", "quantize_fp8",
+    "quantize_int8", "reshape_and_cache_", "rms_norm", "rms_norm_backward", "rope", "rope_", "rope_at", "rope_at_",
+    "route", "sample", "scaled_mm", "softmax", "softmax_backward", "sort_by_expert", "unpatch",
 ]  # fmt: skip

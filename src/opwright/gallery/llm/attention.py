@@ -22,24 +22,30 @@ SIZES = ["1 <= hkv", "1 <= hq", "hq % hkv == 0", "d in (16, 64, 128, 256)"]
 
 @ow.op("llm::attention", where=SIZES)
 def attention(
-    q: Annotated[Floats[Tensor, "b hq s d"], NEAR],
-    k: Annotated[Floats[Tensor, "b hkv t d"], NEAR],
-    v: Annotated[Floats[Tensor, "b hkv t d"], FINITE],
+    q: Annotated[Floats[Tensor, "b s hq d"], NEAR],
+    k: Annotated[Floats[Tensor, "b t hkv d"], NEAR],
+    v: Annotated[Floats[Tensor, "b t hkv d"], FINITE],
     causal: bool = False,
     window: Window = 0,
     softcap: SoftCap = 0.0,
     scale: Scale | None = None,
-) -> tuple[Floats[Tensor, "b hq s d"], Annotated[Float32[Tensor, "b hq s"], ow.saved_for_backward]]:
+) -> tuple[Floats[Tensor, "b s hq d"], Annotated[Float32[Tensor, "b hq s"], ow.saved_for_backward]]:
     """Flash attention. Each ``hq / hkv`` heads of q share a head of k and v. The scale is ``1 / sqrt(d)`` by default.
+    Heads come after tokens, as linear layers give them: so no copy is needed before or after.
 
     Query i is at position ``t - s + i``. With ``causal`` it sees no later key, and with a window only keys at a
     distance of less than that. ``softcap`` replaces a score x by ``softcap · tanh(x / softcap)``. The result of a query
     that sees no key is 0.
     """
+    q, k, v = heads_first(q, k, v)
     seen = in_band(positions(q, k), k.shape[2], causal, window)
     scores = scores_of(q, k, seen, softcap, scale)
     lse = torch.logsumexp(scores, -1)
-    return (weights_of(scores, lse) @ grouped(v, q)).to(q.dtype), lse
+    return (weights_of(scores, lse) @ grouped(v, q)).transpose(1, 2).to(q.dtype), lse
+
+
+def heads_first(*tensors: Tensor) -> list[Tensor]:
+    return [x.transpose(1, 2) for x in tensors]
 
 
 def positions(q: Tensor, k: Tensor) -> Tensor:
@@ -71,26 +77,29 @@ def weights_of(scores: Tensor, lse: Tensor) -> Tensor:
 
 def drawn_lse(shape, generator, q, k, causal, window, softcap, scale):
     """As the forward gives it: with another one, weights are far from those of any attention."""
+    q, k = heads_first(q, k)
     seen = in_band(positions(q, k), k.shape[2], causal, window)
     return torch.logsumexp(scores_of(q, k, seen, softcap, scale), -1).float()
 
 
 @ow.op("llm::attention_backward", where=SIZES)
 def attention_backward(
-    grad: Annotated[Floats[Tensor, "b hq s d"], NEAR],
-    q: Annotated[Floats[Tensor, "b hq s d"], NEAR],
-    k: Annotated[Floats[Tensor, "b hkv t d"], NEAR],
-    v: Annotated[Floats[Tensor, "b hkv t d"], NEAR],
-    out: Annotated[Floats[Tensor, "b hq s d"], NEAR],
+    grad: Annotated[Floats[Tensor, "b s hq d"], NEAR],
+    q: Annotated[Floats[Tensor, "b s hq d"], NEAR],
+    k: Annotated[Floats[Tensor, "b t hkv d"], NEAR],
+    v: Annotated[Floats[Tensor, "b t hkv d"], NEAR],
+    out: Annotated[Floats[Tensor, "b s hq d"], NEAR],
     lse: Annotated[Float32[Tensor, "b hq s"], ow.inputs.drawn_by(drawn_lse)],
     causal: bool = False,
     window: Window = 0,
     softcap: SoftCap = 0.0,
     scale: Scale | None = None,
-) -> tuple[Floats[Tensor, "b hq s d"], Floats[Tensor, "b hkv t d"], Floats[Tensor, "b hkv t d"]]:
+) -> tuple[Floats[Tensor, "b s hq d"], Floats[Tensor, "b t hkv d"], Floats[Tensor, "b t hkv d"]]:
     """The gradients of q, k and v, from the result and the logarithms of the sums."""
+    grad, q, k, v, out = heads_first(grad, q, k, v, out)
     seen = in_band(positions(q, k), k.shape[2], causal, window)
-    return gradients(grad, q, k, v, out, lse, seen, softcap, scale)
+    grad_q, grad_k, grad_v = heads_first(*gradients(grad, q, k, v, out, lse, seen, softcap, scale))
+    return grad_q, grad_k, grad_v
 
 
 def gradients(grad, q, k, v, out, lse, seen, softcap, scale):

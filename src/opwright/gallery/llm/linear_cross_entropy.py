@@ -10,7 +10,7 @@ import opwright as ow
 from opwright.gallery.llm.cross_entropy import IGNORED, Labels, Smoothing, ZLoss
 from opwright.gallery.llm.floats import Floats
 
-__all__ = ["linear_cross_entropy"]
+__all__ = ["linear_cross_entropy", "linear_cross_entropy_backward"]
 
 
 @ow.op("llm::linear_cross_entropy", where="1 <= v")
@@ -41,15 +41,25 @@ def linear_cross_entropy(
     return torch.where(labels == IGNORED, 0, loss).sum(), change @ weight, change.t() @ x
 
 
+@ow.op("llm::linear_cross_entropy_backward")
+def linear_cross_entropy_backward(
+    grad: Float32[Tensor, ""], grad_x: Floats[Tensor, "t d"], grad_weight: Floats[Tensor, "v d"]
+) -> tuple[Floats[Tensor, "t d"], Floats[Tensor, "v d"]]:
+    """What the forward has computed, times the gradient of the loss."""
+    return (grad * grad_x).to(grad_x.dtype), (grad * grad_weight).to(grad_weight.dtype)
+
+
 def keep(ctx, inputs, output):
     ctx.save_for_backward(*output[1:])
 
 
 def gradient(ctx, grad):
-    grad_x, grad_weight = ctx.saved_tensors
-    return (grad * grad_x).to(grad_x.dtype), (grad * grad_weight).to(grad_weight.dtype), None, None, None
+    grad_x, grad_weight = linear_cross_entropy_backward(grad, *ctx.saved_tensors)
+    return grad_x, grad_weight, None, None, None
 
 
 linear_cross_entropy.register_autograd(gradient, setup_context=keep)
 linear_cross_entropy.triton("kernels/linear_cross_entropy_triton.py", entry="linear_cross_entropy")
+linear_cross_entropy_backward.triton("kernels/linear_cross_entropy_triton.py", entry="linear_cross_entropy_backward")
+linear_cross_entropy_backward.sizes(t=(4096,), v=(32_000, 131_072), d=(4096,))
 linear_cross_entropy.sizes(t=(4096,), v=(32_000, 131_072), d=(4096,))

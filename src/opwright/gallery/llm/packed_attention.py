@@ -43,15 +43,15 @@ def packed_attention(
 ) -> tuple[Floats[Tensor, "s hq d"], Annotated[Float32[Tensor, "hq s"], ow.saved_for_backward]]:
     """``attention`` of each sequence by itself: the i-th has the rows ``cu_q[i]`` to ``cu_q[i + 1]`` of q."""
     seen = in_own_band(cu_q, cu_k, q.shape[0], k.shape[0], causal, window)
-    q4, k4, v4 = heads_first(q, k, v)
+    q4, k4, v4 = as_batch(q, k, v)
     scores = scores_of(q4, k4, seen, softcap, scale)
     lse = torch.logsumexp(scores, -1)
     out = weights_of(scores, lse) @ grouped(v4, q4)
     return out.squeeze(0).transpose(0, 1).to(q.dtype).contiguous(), lse.squeeze(0)
 
 
-def heads_first(*tensors: Tensor) -> list[Tensor]:
-    """As one batch of ``attention``."""
+def as_batch(*tensors: Tensor) -> list[Tensor]:
+    """One batch, its heads first."""
     return [x.transpose(0, 1)[None] for x in tensors]
 
 
@@ -75,7 +75,7 @@ def places(offsets: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 
 def drawn_lse(shape, generator, q, k, cu_q, cu_k, causal, window, softcap, scale):
     seen = in_own_band(cu_q, cu_k, q.shape[0], k.shape[0], causal, window)
-    q, k = heads_first(q, k)
+    q, k = as_batch(q, k)
     return torch.logsumexp(scores_of(q, k, seen, softcap, scale), -1)[0].float()
 
 
@@ -96,7 +96,7 @@ def packed_attention_backward(
 ) -> tuple[Floats[Tensor, "s hq d"], Floats[Tensor, "t hkv d"], Floats[Tensor, "t hkv d"]]:
     """The gradients of q, k and v."""
     seen = in_own_band(cu_q, cu_k, q.shape[0], k.shape[0], causal, window)
-    grad, q, k, v, out = heads_first(grad, q, k, v, out)
+    grad, q, k, v, out = as_batch(grad, q, k, v, out)
     found = gradients(grad, q, k, v, out, lse[None], seen, softcap, scale)
     grad_q, grad_k, grad_v = (x[0].transpose(0, 1).contiguous() for x in found)
     return grad_q, grad_k, grad_v

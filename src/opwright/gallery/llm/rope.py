@@ -14,15 +14,15 @@ __all__ = ["rope", "rope_", "rope_at", "rope_at_"]
 
 @ow.op("llm::rope", where="2*r <= d")
 def rope(
-    x: Floats[Tensor, "b h s d"],
+    x: Floats[Tensor, "b s h d"],
     cos: Annotated[Floats[Tensor, "#b s r"], ow.no_gradient],
     sin: Annotated[Floats[Tensor, "#b s r"], ow.no_gradient],
     interleaved: bool = False,
-) -> Floats[Tensor, "b h s d"]:
+) -> Floats[Tensor, "b s h d"]:
     """Turn pairs of numbers of each head by an angle: of the first 2·r, number i and r + i, or, interleaved, 2·i and
     2·i + 1. The others stay."""
     r = cos.shape[-1]
-    turned = rotated(x[..., : 2 * r].float(), cos[:, None].float(), sin[:, None].float(), interleaved)
+    turned = rotated(x[..., : 2 * r].float(), cos[:, :, None].float(), sin[:, :, None].float(), interleaved)
     return torch.cat((turned.to(x.dtype), x[..., 2 * r :]), -1)
 
 
@@ -50,13 +50,13 @@ rope.triton("kernels/rope_triton.py", entry="rope")
 @ow.op("llm::rope_", where="2*r <= d")
 @torch.no_grad()
 def rope_(
-    x: Annotated[Floats[Tensor, "b h s d"], ow.mutated],
+    x: Annotated[Floats[Tensor, "b s h d"], ow.mutated],
     cos: Floats[Tensor, "#b s r"],
     sin: Floats[Tensor, "#b s r"],
     interleaved: bool = False,
 ) -> None:
     """In place, without a gradient."""
-    turned = rotated(x[..., : 2 * cos.shape[-1]].float(), cos[:, None].float(), sin[:, None].float(), interleaved)
+    turned = rotated(x[..., : 2 * cos.shape[-1]].float(), cos[:, :, None].float(), sin[:, :, None].float(), interleaved)
     x[..., : 2 * cos.shape[-1]] = turned.to(x.dtype)
 
 
@@ -70,12 +70,12 @@ Positions = Annotated[Int64[Tensor, "#b s"], ow.values(0, "p-1")]
 
 @ow.op("llm::rope_at", where=["2*r <= d", "1 <= p"])
 def rope_at(
-    x: Floats[Tensor, "b h s d"],
+    x: Floats[Tensor, "b s h d"],
     cos: Annotated[Floats[Tensor, "p r"], ow.no_gradient],
     sin: Annotated[Floats[Tensor, "p r"], ow.no_gradient],
     positions: Positions,
     interleaved: bool = False,
-) -> Floats[Tensor, "b h s d"]:
+) -> Floats[Tensor, "b s h d"]:
     """``rope`` with the angles of each token's position, from tables."""
     turned = at_positions(x, cos, sin, positions, interleaved)
     return torch.cat((turned, x[..., turned.shape[-1] :]), -1)
@@ -84,7 +84,7 @@ def rope_at(
 @ow.op("llm::rope_at_", where=["2*r <= d", "1 <= p"])
 @torch.no_grad()
 def rope_at_(
-    x: Annotated[Floats[Tensor, "b h s d"], ow.mutated],
+    x: Annotated[Floats[Tensor, "b s h d"], ow.mutated],
     cos: Floats[Tensor, "p r"],
     sin: Floats[Tensor, "p r"],
     positions: Positions,
@@ -95,7 +95,7 @@ def rope_at_(
 
 
 def at_positions(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
-    cos, sin = (table[positions][:, None].float() for table in (cos, sin))
+    cos, sin = (table[positions][:, :, None].float() for table in (cos, sin))
     return rotated(x[..., : 2 * cos.shape[-1]].float(), cos, sin, interleaved).to(x.dtype)
 
 

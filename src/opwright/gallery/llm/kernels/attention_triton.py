@@ -343,9 +343,10 @@ def backward(
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, window: int, softcap: float, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    q, k, v = map(with_near_columns, (q, k, v))
-    out, lse = new_like(q), float32_like(q, *q.shape[:3])
-    forward(q, k, v, out, lse, None, causal, window, softcap, scale)
+    b, s, hq, _ = q.shape
+    out, lse = new_like(q), float32_like(q, b, hq, s)
+    q, k, v, to = (with_near_columns(x).transpose(1, 2) for x in (q, k, v, out))
+    forward(q, k, v, to, lse, None, causal, window, softcap, scale)
     return out, lse
 
 
@@ -353,9 +354,9 @@ def attention_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
     causal: bool, window: int, softcap: float, scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    grad, q, k, v, out, lse = map(with_near_columns, (grad, q, k, v, out, lse))
     grads = new_like(q), new_like(k), new_like(v)
-    backward(grad, q, k, v, out, lse, grads, None, causal, window, softcap, scale)
+    grad, q, k, v, out, *to = (with_near_columns(x).transpose(1, 2) for x in (grad, q, k, v, out, *grads))
+    backward(grad, q, k, v, out, with_near_columns(lse), to, None, causal, window, softcap, scale)
     return grads
 
 

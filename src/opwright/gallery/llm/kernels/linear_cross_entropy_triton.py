@@ -51,6 +51,12 @@ def loss_and_gradient_kernel(logits, labels, loss, first, v, labels_stride, smoo
             tl.store(logits + columns, change, mask=columns < v)
 
 
+@triton.jit
+def scaled_kernel(x, scale, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n).to(tl.float32) * tl.load(scale), mask=at < n)
+
+
 def chunk_of(v: int, d: int) -> int:
     """Tokens whose logits take no more memory than the weight, or 256 MiB. The fewer chunks, the less is added up."""
     most = max(min(d, MOST_LOGITS // v), 64)
@@ -75,3 +81,16 @@ def linear_cross_entropy(
         torch.mm(logits, weight, out=grad_x[start:end])
         torch.addmm(grad_weight, logits.t(), part, beta=1 if start else 0, out=grad_weight)
     return loss.sum(), grad_x, grad_weight
+
+
+def linear_cross_entropy_backward(
+    grad: torch.Tensor, grad_x: torch.Tensor, grad_weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return scaled(grad_x, grad), scaled(grad_weight, grad)
+
+
+def scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    out, n = torch.empty(x.shape, dtype=x.dtype, device=x.device), x.numel()
+    if n:
+        scaled_kernel[(triton.cdiv(n, BLOCK),)](x.contiguous(), scale, out, n, BLOCK=BLOCK, num_warps=8)
+    return out

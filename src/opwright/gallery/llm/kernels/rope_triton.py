@@ -9,7 +9,7 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["heads", "length", "d", "position_batch", "position_step"])
 def rope_kernel(
     x, cos, sin, positions, out, heads, length, r, d,
-    x_batch, x_head, x_place, x_step, out_batch, out_head, out_place, out_step,
+    x_batch, x_place, x_head, x_step, out_batch, out_place, out_head, out_step,
     cos_batch, cos_place, cos_step, sin_batch, sin_place, sin_step, position_batch, position_step,
     HEADS: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, INTERLEAVED: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
@@ -42,7 +42,7 @@ def launch(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor, interleaved: bool, rest: int,
     positions: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
-    (batches, heads, length, d), r = x.shape, cos.shape[-1]
+    (batches, length, heads, d), r = x.shape, cos.shape[-1]
     if not x.numel():
         return
     half = triton.next_power_of_2(max(int(r), 1))

@@ -81,8 +81,8 @@ def attend(
 
 
 def of_tokens(query, key, value, window, scaling) -> Tensor:
-    out = torch.as_tensor(attention(query, key, value, True, window, 0.0, scaling))
-    return out.transpose(1, 2).contiguous()
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    return torch.as_tensor(attention(q, k, v, True, window, 0.0, scaling))
 
 
 def fits(module, query, key, value) -> bool:

@@ -120,9 +120,9 @@ def for_attention(module):
 
 
 def turn_both(q, k, cos, sin, unsqueeze_dim=1):
-    """As ``apply_rotary_pos_emb``, which gets each angle twice."""
+    """As ``apply_rotary_pos_emb``, which gets heads before tokens, and each angle twice."""
     half = q.shape[-1] // 2
-    return tuple(rope(x, cos[..., :half], sin[..., :half]) for x in (q, k))
+    return tuple(rope(x.transpose(1, 2), cos[..., :half], sin[..., :half]).transpose(1, 2) for x in (q, k))
 
 
 def for_layer(module):

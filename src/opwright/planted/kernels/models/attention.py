@@ -33,8 +33,9 @@ def heads_attended(
     softcap: Annotated[float, ow.values(one_of=(0.0, 20.0))] = 0.0,
     scale: Annotated[float, ow.values(0.05, 1.0)] = 0.25,
 ) -> tuple[Float32[Tensor, "b hq s d"], Float32[Tensor, "b hq s"]]:
-    out, lse = llm.attention.contract.function(q, k, v, causal, window, softcap, scale)
-    return out, lse
+    tokens_first = (x.transpose(1, 2) for x in (q, k, v))
+    out, lse = llm.attention.contract.function(*tokens_first, causal, window, softcap, scale)
+    return out.transpose(1, 2), lse
 
 
 @heads_attended.samples

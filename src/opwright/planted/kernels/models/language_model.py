@@ -120,8 +120,8 @@ _TOKEN_LOSS = attach(
 
 @ow.op("selftest::turned", where="2*r <= d")
 def turned(
-    x: Float32[Tensor, "b h s d"], cos: Float32[Tensor, "#b s r"], sin: Float32[Tensor, "#b s r"]
-) -> Float32[Tensor, "b h s d"]:
+    x: Float32[Tensor, "b s h d"], cos: Float32[Tensor, "#b s r"], sin: Float32[Tensor, "#b s r"]
+) -> Float32[Tensor, "b s h d"]:
     out: Tensor = _reference(llm.rope)(x, cos, sin, False)
     return out
 
