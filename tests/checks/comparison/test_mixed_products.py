@@ -8,6 +8,7 @@ from jaxtyping import BFloat16, UInt8
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.comparison.operations import recorded
 from opwright.results import Status
 
 
@@ -31,6 +32,25 @@ def _(x, w, scale):
 @dequantized.python(name="without the last row")
 def _(x, w, scale):
     return (x[:, :-1].float() @ (w.to(torch.bfloat16) * scale).float()[:-1]).bfloat16()
+
+
+def heads_last(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Tensors with heads after tokens: torch copies and reshapes both before it multiplies."""
+    return (weights.softmax(-1) @ x.transpose(1, 2).float()).transpose(1, 2)
+
+
+def heads_first(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return weights.softmax(-1) @ x.float()
+
+
+@pytest.mark.parametrize(("product", "shape"), [(heads_first, (2, 3, 5, 4)), (heads_last, (2, 5, 3, 4))])
+def test_what_only_moves_is_no_rounding_between_a_conversion_and_a_product(product, shape) -> None:
+    """So that a kernel may take the weights in the dtype of x, and has no error more."""
+    x, weights = torch.randn(shape).half(), torch.randn(2, 3, 5, 5)
+    found = recorded(lambda: product(x, weights))
+    (position,) = (i for i, (name, _) in enumerate(found.rounding) if "bmm" in name)
+    assert found.narrow_operands == {position: {0: torch.finfo(torch.float16).eps}}
+    assert not any("view" in name for name, _ in found.rounding)
 
 
 @pytest.mark.slow  # whole checks

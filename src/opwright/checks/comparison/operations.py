@@ -75,12 +75,13 @@ def only_moves(func: Any) -> bool:
 
 
 _EXACT = frozenset({
-    "_to_copy", "abs", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_to_all_single", "amax",
-    "amin", "arange", "broadcast", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
-    "contiguous", "copy_", "detach", "empty", "empty_like", "eye", "fill", "flip", "floor", "full", "full_like",
-    "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum", "min", "minimum",
-    "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round", "scatter", "sign", "sort",
-    "stack", "take", "topk", "tril", "triu", "trunc", "wait_tensor", "where", "zeros", "zeros_like",
+    "_reshape_copy", "_to_copy", "_unsafe_index", "_unsafe_view", "abs", "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced", "all_to_all_single", "amax", "amin", "arange", "broadcast", "cat", "ceil",
+    "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "contiguous", "copy_", "detach", "embedding",
+    "empty", "empty_like", "eye", "fill", "flip", "floor", "full", "full_like", "gather", "index", "index_put",
+    "index_select", "masked_fill", "masked_select", "max", "maximum", "min", "minimum", "neg", "new_empty",
+    "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round", "scatter", "sign", "sort", "stack", "take",
+    "topk", "tril", "triu", "trunc", "wait_tensor", "where", "zeros", "zeros_like",
 })  # fmt: skip
 
 
