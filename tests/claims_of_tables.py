@@ -344,8 +344,12 @@ def of_language_model() -> Iterator[tuple[str, str]]:
         yield "docs/guides/model.md", _row(f"| {row['b']} × {row['n']} | {row['direction']}", times)
     page = "docs/guides/model.md"
     rows = record("2026-11-30-h200-a-language-model-of-1b-parameters.json")["rows"]
-    trained = {row["variant"]: row for row in rows if row["what"] == "training" and "error" not in row}
-    for variant, row in trained.items():
+    trained = record("2026-11-30-h200-training-of-a-language-model.json")
+    earlier = {row["variant"]: row for row in trained["earlier"]}
+    of_pages = {row["variant"]: row for row in trained["rows"]}
+    of_pages["Liger, on another H200"] = earlier["Liger"]
+    of_pages["plain, compiled, on that H200"] = earlier["plain, compiled"]
+    for variant, row in of_pages.items():
         yield page, _row(f"| {variant}", [str(row[key]) for key in ("ms", "tokens_per_s", "peak_gib")])
     generating = {row["variant"]: row for row in rows if row["what"] == "generation"}
     for variant, row in generating.items():
