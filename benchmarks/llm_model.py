@@ -2,8 +2,8 @@
 operators. Usage: llm_model.py FILE [--cpu] [--only VARIANT...] [--what training|generation]
 
 Each variant runs in a process of its own, with random weights from the same seed, and with fast calls, whose extension
-is built before. Training: ms of a step (4 × 2,048 tokens; of 10 after each other, as training loops run them, the
-median of 3 rounds), ms of one that the host waits for (the median of 10), tokens a second, the peak of memory in GiB
+is built before. Training with 4 × 2,048 tokens a step: ``ms`` is the mean of 10 steps in a row, the median of 3 rounds;
+``ms_alone`` is one step, after which the host waits, the median of 10. Also tokens a second, the peak of memory in GiB
 and the losses. Generation: tokens a second of 128
 tokens after prompts of 512, for one sequence and for 32. ``--cpu`` runs a small model, to see that all of it works.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -150,7 +151,8 @@ def in_a_process(variant: str, what: str, device: str) -> dict[str, Any]:
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": next((line for line in lines if "Error" in line), lines[-1])[:300]}
+        errors = [line for line in lines if re.match(r"\w[\w.]*Error\b", line)]
+        return {"error": (errors or lines)[-1][:300]}
     return json.loads(lines[-1])
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 import opwright as ow
@@ -255,6 +255,31 @@ def test_large_results_are_not_held_twice(
     monkeypatch.setattr(recorded_gradient, "_MOST_BYTES", most)
     warm(sine(namespace, by_torch), leaf())  # 24 bytes
     assert recordings(recorders) == count
+
+
+def rows(x: Float[Tensor, "m n"], chosen: Int64[Tensor, " k"]) -> Float[Tensor, "k n"]:
+    return x[chosen]
+
+
+def sparse(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    (chosen,) = ctx.saved_tensors
+    return torch.sparse_coo_tensor(chosen[None], grad, (4, 3)), None
+
+
+def keep_chosen(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def test_a_sparse_gradient_stays_in_python(recorders: list[GradientRecorder], namespace: str) -> None:
+    op = define(namespace, "scaled", rows)
+    op.register_autograd(sparse, setup_context=keep_chosen)
+    x, chosen = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 2])
+    for _ in range(4):
+        (found,) = torch.autograd.grad(op(x, chosen).sum(), x)
+        assert found.is_sparse
+        assert torch.equal(found.to_dense()[:, 0], torch.tensor([1.0, 0, 1, 0]))
+    assert recorders
+    assert recordings(recorders) == 0
 
 
 def product(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

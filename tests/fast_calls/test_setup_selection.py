@@ -287,7 +287,7 @@ def test_an_output_that_nothing_depends_on_has_zeros_or_none(setup, given, nativ
             (found,) = torch.autograd.grad(total, x, retain_graph=True)
             assert found.tolist() == [expected] * 5
     assert type(first.grad_fn).__name__ == "CppFunction"
-    assert seen[0] is given
+    assert set(seen[::2]) == {given}  # of plain calls, and of native ones
 
 
 def keeps_three(ctx, inputs, output):

@@ -173,13 +173,26 @@ def test_attention_stays_torchs_where_the_operator_computes_something_else(atten
     assert len(attended) == 2
 
 
-def test_a_window_shorter_than_the_sequence_is_the_operators():
+def test_a_window_shorter_than_the_sequence_is_the_operators(attended):
     model = model_of("Mistral", **WIDE, sliding_window=4).bfloat16()
     before = step(model)
     far = step(model_of("Mistral", **WIDE).bfloat16())
     found = step(patch(model))
+    assert attended == [torch.bfloat16] * 2
     assert_alike(found, before, rtol=0.05, atol=0.02)
     assert not torch.allclose(found[0], far[0], rtol=0.05, atol=0.02)
+
+
+def test_a_mask_that_somebody_puts_below_the_model_is_kept(attended):
+    def sees_all(module, args, keywords):
+        return args, keywords | {"attention_mask": torch.zeros(2, 1, 9, 9, dtype=torch.bfloat16)}
+
+    model = model_of("Llama", **WIDE).bfloat16()
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(sees_all, with_kwargs=True)
+    before = step(model)
+    assert_alike(step(patch(model)), before, rtol=0.05, atol=0.02)
+    assert attended == []
 
 
 @pytest.mark.parametrize("inputs", [

@@ -39,7 +39,8 @@ _GRADIENTS_BEFORE = 10
 _MOST_OF_A_GUARD = 8
 _MOST_OF_AN_OPERATOR = 64
 _MOST_OPERATIONS = 256
-# Of results: to compare a recording, there are two or three of each at once. These take a GPU longer than Python.
+# The maximum size of all results. A comparison holds two or three copies of them at once, and a GPU needs longer for
+# larger ones than Python does.
 _MOST_BYTES = 1 << 28
 
 # What names of torch mean to a recording: operations on tensors, in C, which the dispatcher shows. Those that ask for a
@@ -125,10 +126,8 @@ class GradientRecorder:
             return
         if not _is_on or len(self.recordings) >= _MOST_OF_A_GUARD or self._gradient.recordings >= _MOST_OF_AN_OPERATOR:
             return
-        if sum(g.nbytes for g in found if isinstance(g, torch.Tensor)) > _MOST_BYTES or self._is_recorded(
-            values, grads
-        ):
-            return  # this one was computed to verify a recording
+        if not _is_small(found) or self._is_recorded(values, grads):
+            return  # the latter was computed to verify a recording
         self._gradient.recordings += 1
         try:
             self._record(values, needs, grads, found)
@@ -193,6 +192,12 @@ def _split(values: Sequence[Any], grads: Sequence[Any]) -> tuple[list[torch.Tens
     """The inputs of a recording, and the saved values that are no tensors."""
     tensors = [value for value in (*values, *grads) if isinstance(value, torch.Tensor)]
     return [tensor.detach() for tensor in tensors], tuple(v for v in values if not isinstance(v, torch.Tensor))
+
+
+def _is_small(gradients: Sequence[Any]) -> bool:
+    """Whether a comparison may hold copies of them. The size of a sparse one is not known."""
+    tensors = [g for g in gradients if isinstance(g, torch.Tensor)]
+    return all(g.layout is torch.strided for g in tensors) and sum(g.nbytes for g in tensors) <= _MOST_BYTES
 
 
 # Gradients are recorded in this process until one differs.

@@ -50,6 +50,18 @@ def _with_constant(x, out, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + at, FACTOR * tl.load(x + at, mask=at < n), mask=at < n)
 
 
+@triton.jit
+def _annotated(x, out, factor: float, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, factor * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def _in_float64(x, out, factor: tl.float64, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, factor * tl.load(x + at, mask=at < n), mask=at < n)
+
+
 _tuned = triton.autotune([triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 256})], key=["n"])(_scaled)
 
 
@@ -89,6 +101,32 @@ def by_constant(x: Tensor, factor: float) -> Tensor:
     return out
 
 
+def annotated(x: Tensor, factor: float) -> Tensor:
+    out = torch.empty_like(x)
+    _annotated[(triton.cdiv(x.numel(), 64),)](x, out, factor, x.numel(), BLOCK=64)
+    return out
+
+
+def by_annotation(x: Tensor, factor: float) -> Tensor:
+    out = torch.empty_like(x)
+    _in_float64[(triton.cdiv(x.numel(), 64),)](x, out, factor, x.numel(), BLOCK=64)
+    return out
+
+
+def inside(times: int) -> Callable[..., Tensor]:
+    @triton.jit
+    def kernel(x, out, factor, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, factor * times * tl.load(x + at, mask=at < n), mask=at < n)
+
+    def launcher(x: Tensor, factor: float) -> Tensor:
+        out = torch.empty_like(x)
+        kernel[(triton.cdiv(x.numel(), 64),)](x, out, factor, x.numel(), BLOCK=64)
+        return out
+
+    return launcher
+
+
 def traced(launcher: Callable[..., Tensor]) -> Any:
     """The kernel in a graph of a call."""
     launch = traceable_launcher(launcher)
@@ -121,11 +159,11 @@ def compiled_as_inductor_does(kernel: Any, folder: Path) -> str:
     return str(compile(source, target=GPUTarget("cuda", 90, 32)).asm["ttir"])
 
 
-@pytest.mark.parametrize("launcher", [scaled, by_name, tuned, in_parts])
+@pytest.mark.parametrize("launcher", [scaled, by_name, tuned, in_parts, annotated])
 def test_a_float_is_one_of_32_bits(launcher, tmp_path):
-    kernel = traced(launcher)
-    ttir = compiled_as_inductor_does(getattr(kernel, "fn", kernel) if launcher is tuned else kernel, tmp_path)
-    assert "tl.cast(factor, tl.float32)" in getattr(kernel, "fn", kernel).src if launcher is tuned else kernel.src
+    kernel = traced(launcher).fn if launcher is tuned else traced(launcher)
+    ttir = compiled_as_inductor_does(kernel, tmp_path)
+    assert "    factor = tl.cast(factor, tl.float32)\n" in kernel.src
     assert not [line for line in ttir.splitlines() if "xf64>" in line], ttir
 
 
@@ -135,13 +173,17 @@ def test_without_it_tiles_are_of_64_bits_or_nothing_compiles(tmp_path):
         compiled_as_inductor_does(_in_parts, tmp_path)
 
 
-@pytest.mark.parametrize("launcher", [by_whole_number, by_constant])
+@pytest.mark.parametrize("launcher", [by_whole_number, by_constant, by_annotation])
 def test_kernels_without_such_numbers_are_traced_as_they_are(launcher):
-    assert traced(launcher) in (_scaled, _with_constant)
+    assert traced(launcher) in (_scaled, _with_constant, _in_float64)
+
+
+def test_a_kernel_with_names_of_the_function_around_it_is_traced():
+    assert "tl.cast(factor, tl.float32)" in traced(inside(3)).src
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("launcher", [scaled, by_name, tuned, in_parts, by_whole_number, by_constant])
+@pytest.mark.parametrize("launcher", [scaled, by_name, tuned, in_parts, by_whole_number, by_constant, by_annotation])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_calls_give_the_bits_of_plain_ones(launcher, dynamic, namespace):
     @ow.op(f"{namespace}::scaled")

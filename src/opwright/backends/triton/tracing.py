@@ -55,9 +55,9 @@ def traceable_launcher(launcher: Callable[..., Any]) -> Callable[..., Any] | Non
 
 
 class _Traceable:
-    """A kernel whose launches torch's tracer sees. Triton makes a float of Python a float32. Inductor passes float64
-    (torch 2.11 to 2.15), so that a tile times this number is computed in float64, or the kernel does not compile. So a
-    launch is one of the same kernel that converts such numbers first."""
+    """A kernel whose launches torch's tracer sees. Triton makes a float of Python a float32; Inductor passes a float64
+    (torch 2.11 to 2.15). A tile times this number is then computed in float64, or the kernel does not compile. So the
+    traced kernel converts such numbers first."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
@@ -79,8 +79,8 @@ class _Traceable:
 
 
 def _with_float32(kernel: Any, names: tuple[str, ...]) -> Any:
-    """The kernel, with these of its parameters converted first; itself if they are constants, or its text is not of a
-    known form."""
+    """The kernel, with these of its parameters converted first. It is returned as it is if they are constants or of
+    another type, or if its text is not of a known form."""
     if not hasattr(kernel, "src"):  # autotuned, or with heuristics
         inner = _with_float32(kernel.fn, names)
         if inner is kernel.fn:
@@ -88,21 +88,25 @@ def _with_float32(kernel: Any, names: tuple[str, ...]) -> Any:
         found = copy.copy(kernel)
         found.fn = inner
         return found
-    constants = {p.name for p in kernel.params if p.is_constexpr}
-    text = _converting(kernel.src, [name for name in names if name not in constants], _language_in(kernel.fn))
+    # An annotation may name another type, such as ``tl.float64``; ``float`` is this one.
+    stated = {p.name for p in kernel.params if p.is_constexpr or p.annotation_type not in ("", "fp32")}
+    text = _converting(kernel.src, [name for name in names if name not in stated], _language_in(kernel.fn))
     if text is None:
         return kernel
     cls, found = type(kernel), copy.copy(kernel)
     found.__class__ = type(cls.__name__, (cls,), {"src": property(lambda _: text), "__module__": cls.__module__})
-    # Inductor takes kernels of one function for one.
-    found.fn = types.FunctionType(kernel.fn.__code__, kernel.fn.__globals__, kernel.fn.__name__)
+    # Inductor identifies a kernel by its function.
+    of = kernel.fn
+    found.fn = types.FunctionType(of.__code__, of.__globals__, of.__name__, of.__defaults__, of.__closure__)
     return found
 
 
 def _language_in(function: Any) -> str | None:
     """The name that ``triton.language`` has in a function's file."""
-    language = sys.modules.get("triton.language")
-    return next((name for name, value in function.__globals__.items() if value is language), None)
+    language, names = sys.modules.get("triton.language"), function.__globals__
+    if names.get("tl") is language:
+        return "tl"  # which Inductor's file has, too
+    return next((name for name, value in names.items() if value is language), None)
 
 
 def _converting(text: str, names: list[str], language: str | None) -> str | None:

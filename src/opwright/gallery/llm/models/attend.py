@@ -68,13 +68,16 @@ def attend(
 
     Args:
         pages: the cache, if it is in pages.
-        all_tokens: each token attends to all before it, up to the window, whatever mask is there: under torch.compile,
-            ``transformers`` makes one for torch 2.11, with which torch's attention computes all scores.
+        all_tokens: the model was called for all tokens of its sequences: each attends to all before it, up to the
+            window. ``transformers`` makes a mask for a window, and, with torch before 2.14, under torch.compile. With a
+            mask, torch's attention computes all scores. Here that mask is not needed.
     """
     window = others.get("sliding_window") or 0
     if pages is not None:
         return attend_to_pages(module, query, key, value, scaling, pages, window), None
-    is_plain = (all_tokens or attention_mask is None) and dropout == 0 and not others.get("output_attentions")
+    makes_masks = window > 0 or torch.compiler.is_compiling()  # otherwise a mask is somebody else's
+    is_causal = attention_mask is None or (all_tokens and makes_masks)
+    is_plain = is_causal and dropout == 0 and not others.get("output_attentions")
     if replaces and is_plain and others.keys() <= IGNORED and fits(module, query, key, value):
         return of_tokens(query, key, value, window if all_tokens else 0, scaling), None
     return theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)

@@ -138,7 +138,7 @@ def layer_forward(self, hidden_states, **keywords):
 
 
 def for_model(module):
-    """The same, which tells attention where there is no padding, no cache and no other sequence in a row."""
+    """The same. Attention gets ``all_tokens`` if there is no padding, no cache and no second sequence in a row."""
     theirs = type(module).forward
 
     @functools.wraps(theirs)
