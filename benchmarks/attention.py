@@ -1,20 +1,22 @@
 """Times of attention on a GPU, in bfloat16: forward and backward, beside torch's SDPA (each backend) and FlexAttention.
-Usage: attention.py FILE [--quick] [--tune [SECONDS]]
+Usage: attention.py FILE [--quick] [--tune]
 
 Each time is the median of the GPU's, in ms, with a cold cache. ``--quick`` leaves out the compiled FlexAttention, which
-takes a minute to compile. ``--tune`` tries tiles of each kernel for 90 s in all, or the seconds that follow it, and
-prints the fastest.
+takes a minute to compile. ``--tune`` tries tiles of each kernel, and prints the fastest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
+import multiprocessing
+import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.profiler import ProfilerActivity, profile
 
 from opwright.gallery import llm
 from opwright.gallery.llm.tiles import TILES
@@ -37,22 +40,15 @@ BACKENDS = {
 ROUNDS = 15
 # What the forward and the backward of a case multiply, in products of s · s · d.
 PRODUCTS = {"forward": 2, "backward": 5}
-SECONDS_OF_TUNING = 90.0
-# Queries and keys of a tile, warps and stages: the likely ones first, as each takes some seconds to compile.
+# Queries and keys of a tile, warps and stages.
 CHOICES = {
-    "forward": (
-        (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 3), (128, 128, 8, 2), (64, 64, 4, 3), (128, 32, 4, 4),
-        (128, 64, 8, 4), (64, 128, 4, 3), (64, 64, 4, 4),
-    ),
-    "of_queries": (
-        (128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 3), (128, 32, 4, 3), (64, 64, 4, 2), (128, 128, 8, 2),
-        (64, 128, 8, 2), (64, 32, 4, 4),
-    ),
-    "of_keys": (
-        (64, 128, 8, 2), (64, 128, 8, 3), (32, 128, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2), (32, 128, 8, 3),
-        (128, 128, 8, 2), (32, 64, 4, 4),
-    ),
+    kernel: [*itertools.product(queries, keys, (4, 8), (1, 2, 3, 4))]
+    for kernel, queries, keys in (
+        ("forward", (64, 128), (32, 64, 128)), ("of_queries", (64, 128), (32, 64, 128)),
+        ("of_keys", (32, 64, 128), (64, 128)),
+    )
 }  # fmt: skip
+NAMES = {"forward": "forward_kernel", "of_queries": "query_kernel", "of_keys": "key_kernel"}
 KERNELS = Path(llm.__file__).with_name("kernels") / "attention_triton.py"
 
 
@@ -176,34 +172,53 @@ def launch_to_tune(kernel: str, case: tuple[Any, ...]) -> Callable[[], Any]:
     return lambda: launchers.attention_backward(above, q, k, v, out, lse, *options)
 
 
-def tune(seconds: float) -> list[dict[str, Any]]:
-    """The fastest tiles of each kernel and head dim, of those that the time allows."""
+def compiles(task: tuple[str, int, tuple[int, int, int, int]]) -> bool:
+    """Launch one kernel with one tile. Its binary stays in Triton's cache."""
+    kernel, d, chosen = task
+    with contextlib.suppress(Exception), tile(kernel, d, chosen):  # too much shared memory, or too few registers
+        launch_to_tune(kernel, tuned_case(d))()
+        torch.cuda.synchronize()
+        return True
+    return False
+
+
+def tuned_case(d: int) -> tuple[Any, ...]:
+    return (4, 32, 8, 2048, d, True)
+
+
+def microseconds(kernel: str, d: int, chosen: tuple[int, int, int, int]) -> float:
+    """The median of the kernel's own time, in five launches."""
+    with tile(kernel, d, chosen):
+        run = launch_to_tune(kernel, tuned_case(d))
+        run()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            for _ in range(5):
+                run()
+            torch.cuda.synchronize()
+    return statistics.median(e.time_range.elapsed_us() for e in profiled.events() if NAMES[kernel] in e.name)
+
+
+def tune() -> list[dict[str, Any]]:
+    """The fastest tiles of each kernel and head dim. They are compiled in as many processes as there are cores."""
+    tasks = [(kernel, d, chosen) for d in (64, 128) for kernel in CHOICES for chosen in CHOICES[kernel]]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        is_compiled = [*pool.map(compiles, tasks)]
     rows: list[dict[str, Any]] = []
-    tasks = [(kernel, d) for d in (128, 64) for kernel in CHOICES]
-    for kernel, d in tasks:
-        run, ends = launch_to_tune(kernel, (4, 32, 8, 4096, d, True)), time.monotonic() + seconds / len(tasks)
-        first = TILES[kernel][d]
-        measured: dict[tuple[int, ...], float] = {}
-        for chosen in dict.fromkeys((first, *CHOICES[kernel])):
-            if time.monotonic() > ends:
-                break
-            with (
-                tile(kernel, d, chosen),
-                contextlib.suppress(Exception),
-            ):  # too much shared memory, or too few registers
-                measured[chosen] = milliseconds(run, 5)
-        order = sorted(measured, key=measured.__getitem__)
-        rows.append({"kernel": kernel, "d": d, "best": [[*c, round(measured[c], 3)] for c in order[:5]],
-                     "tried": len(measured), "now": round(measured.get(first, float("nan")), 3)})  # fmt: skip
+    for kernel, d in itertools.product(CHOICES, (64, 128)):
+        tried = [t[2] for t, is_one in zip(tasks, is_compiled, strict=True) if is_one and t[:2] == (kernel, d)]
+        measured = sorted((round(microseconds(kernel, d, chosen), 1), chosen) for chosen in tried)
+        rows.append(
+            {"kernel": kernel, "d": d, "us_of_best": measured[:5], "tried": len(tried), "now": TILES[kernel][d]}
+        )
         print(rows[-1], flush=True)
     return rows
 
 
-def main(out: Path, quick: bool, seconds: float | None) -> None:
+def main(out: Path, quick: bool, tunes: bool) -> None:
     record: dict[str, Any] = {"machine": this_machine().to_json(), "torch": torch.__version__, "rows": []}
-    if seconds is not None:
-        record["tuned"] = tune(seconds)
-    for case in CASES if seconds is None else ():
+    if tunes:
+        record["tuned"] = tune()
+    for case in () if tunes else CASES:
         times = times_of(case, quick)
         for direction in PRODUCTS:
             row = row_of(case, times, direction)
@@ -215,7 +230,4 @@ def main(out: Path, quick: bool, seconds: float | None) -> None:
 
 
 if __name__ == "__main__":
-    seconds = None
-    if "--tune" in sys.argv:
-        seconds = float(next(iter(sys.argv[sys.argv.index("--tune") + 1 :]), SECONDS_OF_TUNING))
-    main(Path(sys.argv[1]), "--quick" in sys.argv, seconds)
+    main(Path(sys.argv[1]), "--quick" in sys.argv, "--tune" in sys.argv)

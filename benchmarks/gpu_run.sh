@@ -3,7 +3,7 @@
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
 # the folder CUDA_CORPUS), ports, ports_tests and ports_checks (of those in PORTS), many, tensor and parallel (all GPUs), cluster (all GPUs, with Ray),
-# selftest, offsets, check_times (of OPERATORS), rows and llm (checks and times of the language model's operators LLM_OPS), llm_model, npbench (of the checkout NPBENCH). Each has its own time limit. BEFORE names a checkout of an earlier
+# selftest, offsets, check_times (of OPERATORS), rows and llm (checks and times of the language model's operators LLM_OPS), llm_model, profile (of its VARIANT), npbench (of the checkout NPBENCH). Each has its own time limit. BEFORE names a checkout of an earlier
 # version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
 set -uo pipefail
@@ -69,6 +69,7 @@ rows() {
 }
 llm() { timeout "${LLM_LIMIT:-300}" python3 -W ignore benchmarks/llm_ops.py "$out/llm-operators.json" ${LLM_OPS:-} 2>&1 | grep -v '^opwright: compiling' | cut -c1-300 | tail -80; }
 llm_model() { timeout "${LLM_LIMIT:-550}" python3 -W ignore benchmarks/llm_model.py "$out/llm-model.json" ${VARIANTS:+--only "$VARIANTS"} 2>&1 | tail -30; }
+profile() { timeout 90 python3 -W ignore benchmarks/llm_profile.py "${VARIANT:-opwright}" 2>&1 | grep -v '^opwright: compiling' | cut -c1-130 | tee "$out/llm-profile.txt"; }
 self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>&1 | tail -40; }
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
 table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
