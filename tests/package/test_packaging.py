@@ -324,7 +324,7 @@ def test_what_goes_along_of_opwright_is_small_and_builds_nothing():
     assert not [m for m in modules if m.startswith(("opwright.checks", "opwright.timing", "opwright.report"))]
     assert not modules & {"opwright.machine", "opwright.cache", "opwright.runtime.op", "opwright.backends.base"}
     # Those of references in NumPy are among them.
-    assert sum(len(file.read_text().splitlines()) for file in files.values()) < 13_700
+    assert sum(len(file.read_text().splitlines()) for file in files.values()) < 13_800
     assert {r.split(">")[0] for r in requirements()} == {"torch", "numpy", "jaxtyping", "typing-extensions"}
 
 
