@@ -172,7 +172,7 @@ class Argument:
     def is_tensor(self) -> bool:
         return self.kind is not Kind.SCALAR
 
-    @property
+    @cached_property
     def scalar_type(self) -> Any:
         """``schema_type`` without its ``| None``."""
         return unwrap_optional(self.schema_type)[0]

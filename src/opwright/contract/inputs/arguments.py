@@ -145,11 +145,12 @@ def _broadcast(argument: Argument, only: str) -> str:
 def env_of(contract: Contract, case: Case) -> dict[str, Any]:
     """Sizes by name, with a value for each int argument (which dims may depend on)."""
     env: dict[str, Any] = dict(case.sizes)
-    generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
-    for argument in contract.signature.arguments:
-        value = _number(argument, env, generator, case) if argument.scalar_type is int else None
-        if value is not None and case.has(argument.name, is_optional=argument.optional):
-            env[argument.name] = value
+    if numbers := [a for a in contract.signature.arguments if a.scalar_type is int]:
+        generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
+        for argument in numbers:
+            value = _number(argument, env, generator, case)
+            if value is not None and case.has(argument.name, is_optional=argument.optional):
+                env[argument.name] = value
     env |= {contract.signature.arguments[i].name: case.ranks for i in contract.signature.groups}
     return _with_integers_where(contract, env, case)
 

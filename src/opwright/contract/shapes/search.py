@@ -49,10 +49,9 @@ def nearest(
     Args:
         keep: names whose sizes must not change.
     """
-    known = [r for r in relations if r.names <= wanted.keys()]
+    known = tuple(r for r in relations if r.names <= wanted.keys())
     found = dict(wanted)
-    for group in _groups(known, keep):
-        names = sorted({name for r in group for name in r.names})
+    for group, names in _groups(known, frozenset(keep)):
         of_group = _solve(group, tuple((n, wanted[n]) for n in names), frozenset(n for n in names if n in keep))
         if of_group is None:
             return None
@@ -66,7 +65,7 @@ def conflict(relations: Sequence[Relation]) -> list[Relation]:
     def is_found(some: Sequence[Relation]) -> bool:
         return nearest(some, {name: _DEFAULT for r in some for name in r.names}) is not None
 
-    needed = next((list(group) for group in _groups(relations) if not is_found(group)), [])
+    needed = next((list(group) for group, _ in _groups(tuple(relations)) if not is_found(group)), [])
     for relation in tuple(needed):
         rest = [r for r in needed if r is not relation]
         if not is_found(rest):
@@ -83,8 +82,12 @@ def refuse_conflict(qualname: str, relations: Sequence[Relation]) -> None:
         )
 
 
-def _groups(relations: Sequence[Relation], keep: Collection[str] = ()) -> list[tuple[Relation, ...]]:
-    """The relations in groups without a common name, except for names whose sizes do not change."""
+@lru_cache(maxsize=1024)
+def _groups(
+    relations: tuple[Relation, ...], keep: frozenset[str] = frozenset()
+) -> tuple[tuple[tuple[Relation, ...], tuple[str, ...]], ...]:
+    """The relations in groups without a common name, except for names whose sizes do not change; each with its names,
+    sorted."""
     groups: list[tuple[set[str], list[Relation]]] = []
     for relation in relations:
         names, members = {n for n in relation.names if n not in keep}, [relation]
@@ -92,7 +95,7 @@ def _groups(relations: Sequence[Relation], keep: Collection[str] = ()) -> list[t
             groups.remove(other)
             names, members = names | other[0], [*other[1], *members]
         groups.append((names, members))
-    return [tuple(members) for _, members in groups]
+    return tuple((tuple(members), tuple(sorted({n for r in members for n in r.names}))) for _, members in groups)
 
 
 @lru_cache(maxsize=4096)
