@@ -91,6 +91,10 @@ def sets_another_flag(ctx, inputs, output):
     ctx.mark_non_differentiable(output)
 
 
+def takes_a_name_of_ours(ctx, inputs, output):
+    ctx._materializes = False
+
+
 def takes_a_name_of_autograd(ctx, inputs, output):
     ctx.saved_tensors = inputs
 
@@ -123,7 +127,7 @@ def keeps_what_its_default_holds(ctx, inputs, output, kept=[0]):  # noqa: B006
     "setup_context",
     [
         keeps_what_its_default_holds, branches, compares, asks_for_a_size, computes, reads_a_global,
-        sets_a_flag_by_an_argument, sets_another_flag,
+        sets_a_flag_by_an_argument, sets_another_flag, takes_a_name_of_ours,
         takes_a_name_of_autograd, saves_no_tensor, saves_a_list, writes_a_text, negates, loops,
         functools.partial(all_inputs),
     ],

@@ -38,6 +38,7 @@ _INSTRUCTIONS = frozenset(
 )  # fmt: skip
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _METHODS = ("save_for_backward", "set_materialize_grads")
+_OF_NOTED = {"_saved", "_materializes"}  # attributes of ``_Noted``, which nobody else may set
 _OF_AUTOGRAD = frozenset((*dir(torch.autograd.Function), *dir(FunctionCtx)))
 _SAVED = frozenset({"saved_tensors", "needs_input_grad"})
 
@@ -176,6 +177,8 @@ def _variables(instruction: dis.Instruction) -> tuple[str, ...]:
 
 def _only_passes_on(function: types.FunctionType) -> bool:
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if not _OF_NOTED.isdisjoint(function.__code__.co_names):
+        return False
     return all(map(is_constant, defaults)) and all(
         each.opname in _INSTRUCTIONS and (each.opname not in _ATTRIBUTES or each.argval in _METHODS)
         for each in _instructions(function.__code__)

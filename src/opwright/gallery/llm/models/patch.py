@@ -138,14 +138,14 @@ def layer_forward(self, hidden_states, **keywords):
 
 
 def for_model(module):
-    """The same. Attention gets ``all_tokens`` if there is no padding, no cache and no second sequence in a row."""
+    """The same. Attention gets ``all_tokens``, unless there is padding, a cache or a second sequence in a row."""
     theirs = type(module).forward
 
     @functools.wraps(theirs)
     def forward(self, *args, **keywords):
         given = {name for name, value in keywords.items() if value is not None}
-        told = {"all_tokens": True} if len(args) <= 1 and given <= FOR_ALL_TOKENS else {}
-        return theirs(self, *args, **keywords, **told)
+        more = {"all_tokens": True} if len(args) <= 1 and given <= FOR_ALL_TOKENS else {}
+        return theirs(self, *args, **keywords, **more)
 
     return forward
 
