@@ -71,6 +71,11 @@ class ForkServer:
         return not self._broken and self._process.poll() is None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether this process has ended it, with its workers."""
+        return self._is_closed
+
+    @property
     def has_ended(self) -> bool:
         """Whether it has ended by itself, after it had started."""
         return self._has_forked and not self._is_closed and not self.alive

@@ -33,7 +33,7 @@ from opwright.checks.process.messages import (
 )
 from opwright.checks.process.rank_client import processes_of
 from opwright.target import Target
-from opwright.workers.fork_server_client import ForkServer, ReusableWorker
+from opwright.workers.fork_server_client import ForkServer, ReusableWorker, ServerEndedError
 from opwright.workers.messages import read_message
 from opwright.workers.roles import Role
 from opwright.workers.supervise import BrokenMessage, Ending, Supervision, ended_for_memory, how_ended
@@ -51,6 +51,9 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
 
     Args:
         timeout: seconds that one step may take; a build may take ten times as long.
+
+    Raises:
+        ServerEndedError: this process has ended the workers in the meantime, as after Ctrl-C.
     """
     ended_before, stops = ended_for_memory(), server.stops
     ours, theirs = socket.socketpair()
@@ -84,6 +87,8 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
                 server.kill(pid)
             raise
     code = _end_all(server, checker, pids, supervised, within=0.0 if hung or supervised.broken else timeout)
+    if server.is_closed and not supervised.finished:  # nothing is known of the kernel, which has not crashed
+        raise ServerEndedError("the process that workers are forked from was ended while one of them ran")
     return Ending(
         exit_code=-signal.SIGKILL if code is None else code,
         finished=supervised.finished and not supervised.broken,
