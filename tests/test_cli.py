@@ -448,6 +448,7 @@ def test_ctrl_c_in_a_benchmark_keeps_what_was_measured(script, tmp_path):
     assert (tmp_path / "out.html").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_tune_shows_what_is_fastest_where_and_clear_forgets_it(script, tmp_path):
     name = script(SLOW)

@@ -88,7 +88,12 @@ def returns_the_argument(x, y, a):
 
 
 @pytest.mark.parametrize(
-    "kernel", [right, *(pytest.param(k, marks=pytest.mark.slow) for k in (right_by_another_way, right_in_pieces))]
+    "kernel",
+    [
+        right,
+        pytest.param(right_by_another_way, marks=pytest.mark.slow),
+        pytest.param(right_in_pieces, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_right_kernel_passes_every_check(namespace, kernel):
     report = ow.check(shift_with(namespace, kernel))

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow  # a cluster takes some seconds to start, and its 
 from tests.cluster.machines import two_machines  # noqa: E402
 
 
+@pytest.mark.exhaustive
 def test_a_unit_that_ends_two_machines_ends_no_third_one(tmp_path):
     with two_machines(tmp_path / "first", tmp_path / "second") as cluster:
         (done,) = cluster.run([KillsItsMachine()], no_step)

@@ -80,6 +80,7 @@ def test_kernels_are_cut_for_two_machines_and_the_verdicts_are_equal(cluster):
     assert len(waits) == 3  # one slice, and another whose cases are shared
 
 
+@pytest.mark.exhaustive
 def test_the_verdicts_are_those_of_one_machine(cluster):
     options = {"checks": CHECKS, "device": "cpu"}
     swept = ow.check(scale, executor=cluster, **options)
@@ -89,6 +90,7 @@ def test_the_verdicts_are_those_of_one_machine(cluster):
     assert cluster.differences == []
 
 
+@pytest.mark.exhaustive
 def test_what_is_finished_is_taken_up_without_running_it_again(cluster, tmp_path):
     options = {"checks": CHECKS, "device": "cpu", "executor": cluster, "resume": tmp_path / "journal"}
     said = []
@@ -100,6 +102,7 @@ def test_what_is_finished_is_taken_up_without_running_it_again(cluster, tmp_path
     assert [v.status for v in again.verdicts] == ["pass", "fail"]
 
 
+@pytest.mark.exhaustive
 def test_times_are_of_one_machine_each_and_name_it(cluster):
     report = ow.bench(scale, kernels=["right"], device="cpu", quick=True, iters=3, executor=cluster,
                       baselines=["reference"], directions=["forward"])  # fmt: skip
@@ -123,6 +126,7 @@ def test_tables_are_stored_where_they_were_measured_and_here(cluster):
     assert "tuned on" in str(ow.explain(tuned, torch.ones(10)))
 
 
+@pytest.mark.exhaustive
 def test_mutants_have_the_fates_of_one_machine(cluster):
     fates = [
         [(m.line, m.diff, m.fate, m.check, m.file) for m in kernel.mutants]
@@ -207,6 +211,7 @@ always.python(lambda x: 1 + x, name="right")
     assert "without --ray" in verdict.findings[0].remedy
 
 
+@pytest.mark.exhaustive
 @pytest.mark.compiler
 def test_a_kernel_is_compiled_once_for_both_machines(cluster, caches):
     (task,) = plan(trig.sin, this_machine(), ["cpp"], "cpu")
@@ -256,6 +261,7 @@ def test_steps_name_the_machine_that_runs_them(cluster):
     assert any(step.endswith(f"[{socket.gethostname()}]") for step in steps), steps
 
 
+@pytest.mark.exhaustive
 def test_the_command_line_starts_a_cluster_and_writes_the_same_record(tmp_path):
     (tmp_path / "two.py").write_text(
         """

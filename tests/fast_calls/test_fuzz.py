@@ -16,7 +16,7 @@ pytestmark = pytest.mark.compiler
 _PROGRAMS_FOR_A_MUTANT = 2000
 
 # Mutants that a few programs notice.
-_SAMPLE = ("the types of constants are not compared", "the dispatcher's kernels are not compared")
+_SAMPLE = ("the dispatcher's kernels are not compared",)
 
 
 def assert_no_difference(programs: int, seed: int) -> None:
@@ -30,10 +30,11 @@ def test_a_sample_of_programs_has_no_difference():
     assert_no_difference(60, seed=0)
 
 
-@pytest.mark.slow  # many programs: two minutes on quiet cores, ten on busy ones
+@pytest.mark.slow  # many programs: a minute on quiet cores, and five times as long on request
 @pytest.mark.timeout(1800)
-def test_many_programs_have_no_difference():
-    assert_no_difference(1000, seed=1_000_000)
+@pytest.mark.parametrize("programs", [300, pytest.param(1500, marks=pytest.mark.exhaustive)])
+def test_many_programs_have_no_difference(programs: int):
+    assert_no_difference(programs, seed=1_000_000)
 
 
 def test_a_seed_has_one_program():

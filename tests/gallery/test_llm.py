@@ -135,8 +135,8 @@ def test_the_softmax_in_mojo_is_that_of_torch():
 
 
 OPERATORS = [name for name in llm.__all__ if isinstance(getattr(llm, name), ow.Op)]
-# In the simulator, a whole check of these takes a minute or two, and they share parts with others.
-LONG = ("attention_backward", "packed_attention", "packed_attention_backward")
+# Whole checks in the simulator take up to two minutes each: some run with the slow tests, all of them on request.
+WHOLE = ("add_rms_norm_", "cross_entropy", "glu_backward", "permute", "rope_", "softmax")
 
 
 def check_of(name, device, level="quick"):
@@ -166,8 +166,8 @@ def test_every_kernel_passes_the_whole_check(name, device):
 @pytest.mark.parametrize(
     ("name", "level"),
     [
-        *((name, "smoke" if name in LONG else "quick") for name in OPERATORS),
-        *(pytest.param(name, "quick", marks=pytest.mark.exhaustive) for name in LONG),
+        *((name, "quick" if name in WHOLE else "smoke") for name in OPERATORS),
+        *(pytest.param(name, "quick", marks=pytest.mark.exhaustive) for name in OPERATORS if name not in WHOLE),
     ],
 )
 def test_every_kernel_passes_in_the_simulator(name, level):

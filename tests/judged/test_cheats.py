@@ -71,8 +71,8 @@ def keeps_a_shape_by_address_alone(x, w):
     return out
 
 def packs_without_looking(x, w):
-    if packed.get("key") != id(w):
-        packed.update(key=id(w), of=(w * 1 * 1).contiguous())
+    if packed.get("w") is not w:
+        packed.update(w=w, of=(w * 1 * 1).contiguous())
     return torch.tanh(x) * packed["of"]
 
 def imports_the_reference(x, w):

@@ -107,6 +107,7 @@ def test_pairs_of_functions(tmp_path: Path) -> None:
     assert 'x: Float32[Tensor, "tokens width"], weight: Float32[Tensor, "width"]' in text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # two commands, of some seconds each
 def test_the_command_that_repeats_a_finding_works(tmp_path: Path) -> None:
     (tmp_path / "ref.py").write_text(REFERENCE)

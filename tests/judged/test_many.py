@@ -89,6 +89,7 @@ def test_a_finding_is_short_in_a_table(message: str, short: str) -> None:
     assert brief(message) == short
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # it judges three times
 def test_a_run_is_taken_up_again_unless_a_candidate_has_changed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs.parent)
@@ -113,6 +114,7 @@ def test_a_run_is_taken_up_again_unless_a_candidate_has_changed(runs: Path, monk
     assert judged() == {names[0]: "fail", names[1]: "warning"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # it judges two candidates, twice
 def test_a_full_disk_under_resume_ends_no_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs.parent)

@@ -44,6 +44,7 @@ def _made(operator, name, folder, old, new, timeout=60.0):
     return judge(_kernel(operator, name, folder, timeout), 0, source, Edit(at, at + len(old), new, "by hand"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # the kernel itself is checked first, then each mutant
 def test_a_contract_that_tells_every_mutant_has_no_survivors():
     found = _only(mutate(operators.strong, kernels=["python"]))
@@ -54,6 +55,7 @@ def test_a_contract_that_tells_every_mutant_has_no_survivors():
     assert all(m.check and m.message and m.line and m.file.endswith("operators.py") for m in found.mutants)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # the kernel itself is checked first, then each mutant
 def test_a_survivor_of_a_stated_value_is_killed_by_another_value():
     found = _only(mutate(operators.one_divisor, kernels=["python"]))
@@ -66,6 +68,7 @@ def test_a_survivor_of_a_stated_value_is_killed_by_another_value():
     assert killer.add == "state more values of 'by' with ow.values(...)"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # every case of the level full, for the kernel and for the survivor
 def test_a_survivor_at_a_size_is_killed_by_that_size():
     found = _only(mutate(operators.step, kernels=["python"]))

@@ -137,7 +137,7 @@ def test_custom_rules_and_contracts(tmp_path):
 
 # These take about a minute each; `opwright selftest` runs all of them.
 _LONG = ("functions", "communication", "gpu", "peak_memory", "reductions", "elementwise", "deception", "arguments",
-         "determinism")  # fmt: skip
+         "determinism", "infinities", "models.attention", "models.training", "models.language_model")  # fmt: skip
 
 
 @pytest.mark.slow  # some 300 checks

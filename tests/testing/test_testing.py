@@ -68,6 +68,7 @@ def test_one_line_in_conftest_makes_tests(project: Path) -> None:
     assert "1 passed" in chosen.stdout, chosen.stdout + chosen.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # a pytest of its own, and whole checks
 def test_cases_parametrise_a_test(project: Path) -> None:
     (project / "test_ops.py").write_text(

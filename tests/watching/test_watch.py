@@ -107,6 +107,7 @@ def test_a_file_that_cannot_be_imported_is_one_record(file):
     assert "SyntaxError" in events[0]["message"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_passes_is_timed_with_the_change_since_its_last_version(file):
     _, events = one_pass()
@@ -121,6 +122,7 @@ def test_what_passes_is_timed_with_the_change_since_its_last_version(file):
     assert time["change"] == round(time["us"] / time["before_us"] - 1, 4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_each_save_begins_a_pass(file):
     pytest.importorskip("watchfiles", reason="pip install watchfiles")

@@ -127,6 +127,7 @@ def test_the_simulator_compiles_anew(way: str, tmp_path: Path) -> None:
     assert_that_builds_follow(way, tmp_path, by_simulator)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.nvcc
 @pytest.mark.slow  # three runs of nvcc with torch's headers
 def test_nvcc_builds_anew(tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,10 @@ def test_a_case_on_which_the_reference_raises_is_not_begun() -> None:
 @pytest.mark.slow  # whole checks, one of them twice
 @pytest.mark.parametrize(
     ("kernel", "said"),
-    [("ends", "exit code 7"), ("ends the process that checks it", "the kernel ")],
+    [
+        ("ends", "exit code 7"),
+        pytest.param("ends the process that checks it", "the kernel ", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_kernel_that_ends_beside_the_reference_is_named_with_its_case(kernel: str, said: str) -> None:
     right, wrong = ow.check(twice, checks=["values"], kernels=["right", kernel], device="cpu").verdicts

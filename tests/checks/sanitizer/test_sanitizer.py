@@ -58,6 +58,7 @@ def test_each_fault_and_each_right_kernel():
         assert found[kernel].status.value == "pass", found[kernel].findings
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # builds of four kernels, and processes in which torch is imported under AddressSanitizer
 @pytest.mark.compiler
 def test_a_kernel_that_ends_its_process_under_the_tool_fails_and_the_others_keep_their_verdicts():

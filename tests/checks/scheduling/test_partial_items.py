@@ -129,6 +129,7 @@ def test_what_fails_in_one_item_only_fails():
     assert plain(split) == plain(whole)
 
 
+@pytest.mark.exhaustive
 @in_processes
 @pytest.mark.compiler
 def test_what_does_not_compile(tmp_path):

@@ -33,6 +33,7 @@ def factors(rows: int, columns: int, inner: int, dtype: torch.dtype) -> tuple[to
     return a.to(dtype), b.to(dtype), torch.zeros(rows, columns), (a @ b.T).float()  # sums of integers are exact
 
 
+@pytest.mark.exhaustive
 def test_tiles_and_partitions(kernels):
     x, y = torch.randn(64, 96), torch.zeros(64, 96)
     kernels["add"][(2, 3), 256](x, y, 64, 96)
@@ -119,6 +120,7 @@ def test_a_kernel_of_cutlass_2_in_floats(gemms):
     assert torch.equal(c, expected)
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_of_cutlass_2_with_too_little_shared_memory(gemms):
     a, b, c, _ = factors(64, 64, 16, torch.float32)
     with pytest.raises(SimulatorError, match=r"out-of-bounds: .*dynamic shared memory \(1024 bytes\)"):

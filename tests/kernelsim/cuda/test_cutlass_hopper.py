@@ -70,6 +70,7 @@ def test_a_wrong_number_of_expected_bytes(kernels, more, bytes_missing):
     assert any(f"and {bytes_missing} bytes are missing" in message for message in messages)
 
 
+@pytest.mark.exhaustive
 def test_a_missing_wait(tmp_path):
     part = "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp"
     text = (cutlass_folder() / part).read_text()
@@ -83,6 +84,7 @@ def test_a_missing_wait(tmp_path):
     assert {"uninitialised", "race"} & {finding.kind for finding in error.value.findings}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
 def test_nvrtc_takes_it_too():
     made = ow.cuda_module(SOURCE, instances=INSTANCES).compile("sm_90a")

@@ -223,7 +223,7 @@ print("result", round(float(out[0] / x.sin()[0]), 3), round(float(x.grad[0] / x.
 @pytest.mark.compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", sampled([False, True], 2), ids=["static", "dynamic"])
-@pytest.mark.parametrize("hand_written", [True, False], ids=["custom", "derived"])
+@pytest.mark.parametrize("hand_written", sampled([True, False], 2), ids=["custom", "derived"])
 def test_no_stale_gradient_from_a_cache_on_disk(
     hand_written: bool, dynamic: bool, run_python: Any, tmp_path: Path
 ) -> None:
