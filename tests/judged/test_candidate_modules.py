@@ -52,6 +52,14 @@ class ByVersion(Packs):
         return super().forward(x)
 
 
+@pytest.mark.parametrize("size", [1, 2])  # one element would be broadcast
+def test_parameters_of_another_shape_are_refused_and_not_broadcast(size: int) -> None:
+    modules = FilledModule(Packs, Reference)
+    with pytest.raises(ValueError, match=rf"the candidate's scale must have the shape \(3,\), got \({size},\)"):
+        modules.given({"scale": torch.ones(size), "table": torch.zeros(2)})
+    assert modules.given({"scale": torch.ones(3), "table": torch.zeros(2)})(torch.ones(3)).tolist() == [2, 2, 2]
+
+
 @pytest.mark.parametrize("kind", [Packs, PacksWhenLoaded, ByVersion])
 def test_what_a_module_prepares_is_made_of_the_parameters_of_the_call(kind: type[nn.Module]) -> None:
     modules = FilledModule(kind, Reference, loads_state=True)

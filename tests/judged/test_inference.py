@@ -45,6 +45,24 @@ def test_constants_become_dims_and_parameters_become_arguments(tmp_path: Path) -
     assert not found.has_one_shape
 
 
+def test_without_constants_parameters_have_the_sizes_of_the_constructor(tmp_path: Path) -> None:
+    """A candidate's module is constructed with the same arguments, so that it has no others."""
+    text = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, n, k):
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(torch.randn(n, k)), torch.nn.Parameter(torch.randn(n))
+    def forward(self, x): return x @ self.weight.t() + self.bias
+def get_inputs(): return [torch.randn(48, 40)]
+def get_init_inputs(): return [56, 40]
+"""
+    found = inferred(tmp_path, text)
+    assert dims(found) == {"x": "n0 40", "weight": "56 40", "bias": "56"}
+    assert any(sentence.startswith("the sizes of parameters and buffers") for sentence in found.fixed)
+    assert not found.has_one_shape
+
+
 def test_of_many_parameters_the_first_are_arguments(tmp_path: Path) -> None:
     text = """
 import torch

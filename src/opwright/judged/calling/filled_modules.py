@@ -76,8 +76,11 @@ class FilledModule:
     def _copied(self, module: torch.nn.Module, values: Tensors) -> None:
         own = state_of(module)
         if self._pairs is None:  # then they have their constructor's values
-            self._pairs = corresponding(own, values, lambda: state_of(self.reference()))
+            self._pairs = corresponding(own, state_of(self.reference())) if own else {}
         for name, other in self._pairs.items():
+            if own[name].shape != values[other].shape:  # a copy would broadcast
+                shapes = tuple(own[name].shape), tuple(values[other].shape)
+                raise ValueError(f"the candidate's {name} must have the shape {shapes[0]}, got {shapes[1]}")
             if not _are_same(own[name], values[other]):  # a copy counts as a change, which modules may look for
                 own[name].copy_(values[other])
 

@@ -28,7 +28,7 @@ def first_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return dict(itertools.islice(state.items(), _MOST_STATE))
 
 
-def corresponding(own: Tensors, given: Tensors, constructed: Callable[[], Tensors]) -> dict[str, str]:
+def corresponding(own: Tensors, reference: Tensors) -> dict[str, str]:
     """The name of one of the reference's for each of the candidate's that gets its value.
 
     They correspond by name; or else by value, the first first of equal ones; or else in order. One that has no other is
@@ -37,21 +37,18 @@ def corresponding(own: Tensors, given: Tensors, constructed: Callable[[], Tensor
 
     Args:
         own: the candidate's, as its constructor has made them.
-        given: the reference's.
-        constructed: the reference's as its constructor makes them, with the same seed, as KernelBench does.
+        reference: the reference's as its constructor makes them, with the same seed, as KernelBench does.
 
     Raises:
         KernelError: both modules have parameters or buffers that do not correspond.
     """
-    pairs = _paired(own, given, lambda name, other: _flat(name) == _flat(other))
-    left, others = _without(own, pairs), _without(given, pairs.values())
-    if left and others:
-        initial = constructed()
-        pairs |= _paired(left, others, lambda name, other: _are_equal(own[name], initial[other]))
-    left, others = _without(own, pairs), _without(given, pairs.values())
+    pairs = _paired(own, reference, lambda name, other: _flat(name) == _flat(other))
+    left, others = _without(own, pairs), _without(reference, pairs.values())
+    pairs |= _paired(left, others, lambda name, other: _are_equal(own[name], reference[other]))
+    left, others = _without(own, pairs), _without(reference, pairs.values())
     if left and others and [t.shape for t in left.values()] != [t.shape for t in others.values()]:
         raise KernelError(
-            f"the candidate must have the reference's parameters and buffers, {_listed(given)}, got {_listed(own)}",
+            f"the candidate must have the reference's parameters and buffers, {_listed(reference)}, got {_listed(own)}",
             fix="give it the same names, or as many of the same shapes in the same order",
         )
     return pairs | dict(zip(left, others, strict=False))

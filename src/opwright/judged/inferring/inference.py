@@ -59,7 +59,8 @@ def infer(task: Task, seconds: float = math.inf) -> Inferred:
     }
     drawn = _drawn_by_the_task(task, source, own)
     if not found.shown and not drawn and not reference.base and not found.untried:
-        found, places = _varied_axes(reference, own), {}
+        # A candidate makes its parameters as the reference does, of the sizes that the constructor's arguments say.
+        found, places = _varied_axes(reference, own, len(own.tensors) - len(own.state)), {}
     return _stated(reference, own, found, places, drawn, tuple(_fixed(source, own, found, places)))
 
 
@@ -92,7 +93,7 @@ def _own_and_varied(task: Task, reference: Reference, source: Source) -> tuple[R
 def infer_from_run(reference: Reference, own: Run) -> Inferred:
     """Infer a contract from one run: the sizes of its arguments that the reference also takes otherwise."""
     fixed = tuple(f"the argument {value!r}: no other was given" for value in own.scalars.values())
-    return _stated(reference, own, _varied_axes(reference, own), {}, set(), fixed)
+    return _stated(reference, own, _varied_axes(reference, own, len(own.tensors)), {}, set(), fixed)
 
 
 def _stated(
@@ -205,9 +206,10 @@ def _varied(reference: Reference, values: Mapping[str, int], own: Run, cases: _C
     return _varied_by(lambda chosen: reference.run(chosen), reference, values, own, cases)
 
 
-def _varied_axes(reference: Reference, own: Run) -> _Varied:
-    """The same of the sizes themselves, of a task that has no constants: axes that have to agree have one name."""
-    groups = _groups_of_axes(reference, own)
+def _varied_axes(reference: Reference, own: Run, count: int) -> _Varied:
+    """The same of the sizes of the first arguments, of a task that has no constants: axes that have to agree have one
+    name."""
+    groups = _groups_of_axes(reference, own, count)
     values = {name: own.shapes[axes[0][0]][axes[0][1]] for name, axes in groups.items()}
 
     def run(chosen: Mapping[str, int]) -> Run | None:
@@ -230,9 +232,8 @@ def _varied_by(run: _RunOf, reference: Reference, values: Mapping[str, int], own
     return _Varied(shown, values, list(tried), untried, dims, [*multiples(shown), *blocks, *where], blocks, accepted)
 
 
-def _groups_of_axes(reference: Reference, own: Run) -> dict[str, list[Axis]]:
-    """The axes of arguments that may have another size, those together that have to have the same."""
-    count = len(own.tensors)
+def _groups_of_axes(reference: Reference, own: Run, count: int) -> dict[str, list[Axis]]:
+    """The axes of the first arguments that may have another size, those together that have to have the same."""
     left = [(i, axis) for i, shape in enumerate(own.shapes[:count]) for axis in range(len(shape)) if shape[axis] > 1]
     found = dict[str, list[Axis]]()
 
@@ -346,6 +347,8 @@ def _fixed(source: Source, own: Run, found: _Varied, places: Mapping[str, Place]
             yield f"{name} = {value}: another value changes no size, or the reference refuses it"
     for relation in found.blocks:
         yield f"{relation}: it holds in all cases of the task"
+    if own.state and not places:
+        yield "the sizes of parameters and buffers: the constructor makes no others"
     for name in own.updated:
         yield f"{name}: the reference updates it, and only its results are compared"
     if own.fixed_state:
