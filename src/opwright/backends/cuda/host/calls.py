@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from opwright.backends.cuda.host.addresses import WITH_ADDRESSES, Variable
 from opwright.backends.cuda.host.expressions import NUMBERS, Expressions, Returned, Run, Scope
 from opwright.backends.cuda.host.functions import FUNCTIONS, METHODS, NO_EFFECT, dispatched_dtypes
 from opwright.backends.cuda.host.syntax import inner_of, parsed, plain_type, text_of
@@ -103,7 +104,11 @@ class Calls(Expressions):
         macro = self._macro_called(name, node, has_parameters=True)
         if macro is not None:
             return self._macro(node, macro, arguments)
-        values = [self._value(argument) for argument in arguments]
+        takes_addresses = name in WITH_ADDRESSES and name not in self.lambdas | self.own_names
+        values = [
+            self._address(a) if takes_addresses and a.type == "pointer_expression" else self._value(a)
+            for a in arguments
+        ]
         if name in NUMBERS:
             return self._cast(name, values[0], node)
         if name == "dim3":
@@ -113,12 +118,29 @@ class Calls(Expressions):
         if name in self.own_names:
             own = self.own_call(name, split_commas(templated) if templated else (), node)
             return lambda scope: self._guarded(node, own(scope), *(value(scope) for value in values))
-        function = FUNCTIONS.get(name)
+        function = (WITH_ADDRESSES if takes_addresses else FUNCTIONS).get(name)
         if function is None or (templated and (name not in ("min", "max") or templated not in NUMBERS)):
             raise self._not_simulated(node, f"a call of {name}")
         if templated:
             values = [self._cast(templated, value, node) for value in values]
         return lambda scope: self._guarded(node, function, *(value(scope) for value in values))
+
+    def _address(self, node: Any) -> Run:
+        """``&variable``, for a function that reads it or assigns to it before it returns."""
+        target, sign = node.child_by_field_name("argument"), text_of(node.child_by_field_name("operator"))
+        if sign != "&" or target.type != "identifier":
+            raise self._not_simulated(node, text_of(node))
+        name, value, assign = text_of(target), self._value(target), self._assignment(target)
+
+        def run(scope: Scope) -> Variable:
+            def assign_own(new: Any) -> None:
+                if name not in scope:
+                    raise self._not_simulated(node, f"a change of {name}, which is outside of functions")
+                assign(scope, new)
+
+            return Variable(lambda: value(scope), assign_own)
+
+        return run
 
     def _method(self, called: Any, arguments: Sequence[Any]) -> Run:
         whole, member = self._value(called.child_by_field_name("argument")), called.child_by_field_name("field")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from opwright.backends.cuda.host.addresses import DeviceProperties
 from opwright.backends.cuda.host.functions import CONSTANTS
 from opwright.backends.cuda.host.syntax import parsed_expression, plain_type, text_of
 from opwright.backends.cuda.host.values import (
@@ -305,9 +306,12 @@ class Expressions:
 
         def run(scope: Scope) -> int:
             value = whole(scope)
-            if not isinstance(value, Dim3) or field not in "xyz":
+            if not isinstance(value, Dim3 | DeviceProperties):
                 raise self._not_simulated(node, f"the field {field}")
-            return value.field(field)
+            try:
+                return value.field(field)
+            except ValueError:
+                raise self._not_simulated(node, f"the field {field}") from None
 
         return run
 

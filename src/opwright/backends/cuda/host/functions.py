@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from opwright.backends.cuda.host.addresses import ATTRIBUTES, CUBLAS, DEVICE, HANDLE
 from opwright.backends.cuda.host.values import Pointer, VectorIterator, binary, convert, dtype_of_type
 from opwright.errors import NotSimulatedError
 
@@ -39,11 +40,13 @@ CONSTANTS: dict[str, Any] = {
     **{f"ScalarType::{name}": dtype for name, dtype in _SCALAR_TYPES.items()},
     "kCUDA": STREAM, "cudaSuccess": 0, "nullopt": None,
     "cudaFuncAttributeMaxDynamicSharedMemorySize": 0,
+    **{name: name for name in ATTRIBUTES}, **CUBLAS,
 }  # fmt: skip
 # Functions that check or order what a GPU does. What is passed to them is not computed.
 NO_EFFECT = frozenset({
     "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaFuncSetAttribute",
-    "printf", "fprintf", "C10_CUDA_KERNEL_LAUNCH_CHECK", "STD_CUDA_KERNEL_LAUNCH_CHECK",
+    "cudaSetDevice", "cublasSetStream", "cublasDestroy", "printf", "fprintf", "C10_CUDA_KERNEL_LAUNCH_CHECK",
+    "STD_CUDA_KERNEL_LAUNCH_CHECK",
 })  # fmt: skip
 
 
@@ -136,6 +139,18 @@ def _set_bytes(pointer: Pointer, value: int, count: int, *stream: Any) -> int:
     return 0
 
 
+def _succeeded(status: int) -> int:
+    if status:
+        raise ValueError(f"cuBLAS returned the status {status}")
+    return status
+
+
+def _index(device: Any) -> int:
+    if device is not STREAM:
+        raise TypeError("the index of a device")
+    return 0
+
+
 def _exit(*_: Any) -> None:
     raise RuntimeError("the host function ends the process")
 
@@ -201,6 +216,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "getCurrentCUDAStream": lambda *_: STREAM,
     "current_stream": lambda *_: STREAM,
     "device_of": lambda _: STREAM,
+    "current_device": lambda: 0,
+    **dict.fromkeys(("getCurrentDeviceProperties", "getDeviceProperties"), lambda *_: DEVICE),
+    "getCurrentCUDABlasHandle": lambda: HANDLE,
+    "TORCH_CUDABLAS_CHECK": _succeeded,
 }  # fmt: skip
 # By name: what gets the object and the arguments; of ``x.data_ptr<float>()``, the type as well.
 METHODS: dict[str, Callable[..., Any]] = {
@@ -214,6 +233,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "element_size": lambda x: x.element_size(),
     "is_contiguous": lambda x: x.is_contiguous(),
     "is_cuda": lambda _: True,
+    "get_device": lambda _: 0,
+    "index": _index,
     "is_cpu": lambda _: False,
     "defined": lambda x: x is not None,
     "has_value": lambda x: x is not None,

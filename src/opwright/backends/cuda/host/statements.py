@@ -13,7 +13,10 @@ from opwright.backends.cuda.host.values import Dim3, dtype_of_type, type_of
 
 __all__ = ["Statements"]
 
-_TYPES = NUMBERS | {"auto", "Tensor", "dim3", "cudaStream_t", "cudaError_t", "CUDAStream", "ScalarType", "IntArrayRef"}
+_TYPES = NUMBERS | {
+    "auto", "Tensor", "dim3", "cudaStream_t", "cudaError_t", "CUDAStream", "ScalarType", "IntArrayRef",
+    "cudaDeviceProp", "cublasHandle_t", "cublasStatus_t", "cublasOperation_t",
+}  # fmt: skip
 _GUARDS = frozenset({"CUDAGuard", "OptionalCUDAGuard", "DeviceGuard", "OptionalDeviceGuard"})
 # Where a scope says that a lambda refers to its variables.
 _BESIDE_LAMBDA = "beside a lambda"

@@ -31,7 +31,7 @@ class Dim3(tuple[int, ...]):
         Raises:
             ValueError: the name is another.
         """
-        return self["xyz".index(name)]
+        return self[("x", "y", "z").index(name)]
 
     def replaced(self, name: str, value: int) -> Dim3:
         """The same with another ``x``, ``y`` or ``z``."""
