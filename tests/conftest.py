@@ -79,7 +79,21 @@ def _same_numbers_in_each_run(request: pytest.FixtureRequest) -> None:
     _seed(request.node.nodeid)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", type=int, choices=(0, 1), help="run half of the tests: all of a file, or none")
+
+
+def _leave_half(config: pytest.Config, items: list[pytest.Item], half: int) -> None:
+    """Files stay whole, as their tests share what takes long to make."""
+    names = {item: item.nodeid.partition("::")[0].encode() for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if zlib.crc32(names[item]) % 2 != half])
+    items[:] = [item for item in items if zlib.crc32(names[item]) % 2 == half]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    half = config.getoption("half")
+    if half is not None:
+        _leave_half(config, items, half)
     from opwright.backends.cuda import nvrtc
     from opwright.backends.mojo.backend import MojoBackend
     from opwright.backends.mojo.max import MaxBackend
