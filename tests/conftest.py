@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 
 from tests import REPOSITORY
+from tests.sampled import half_of
 from tests.warm import run_script
 
 # Before torch and opwright read them. Within a session the caches are shared, by pytest-xdist's workers too, so that
@@ -83,17 +84,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--half", type=int, choices=(0, 1), help="run half of the tests: all of a file, or none")
 
 
-def _leave_half(config: pytest.Config, items: list[pytest.Item], half: int) -> None:
-    """Files stay whole, as their tests share what takes long to make."""
-    names = {item: item.nodeid.partition("::")[0].encode() for item in items}
-    config.hook.pytest_deselected(items=[item for item in items if zlib.crc32(names[item]) % 2 != half])
-    items[:] = [item for item in items if zlib.crc32(names[item]) % 2 == half]
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     half = config.getoption("half")
     if half is not None:
-        _leave_half(config, items, half)
+        config.hook.pytest_deselected(items=[item for item in items if half_of(item.nodeid) != half])
+        items[:] = [item for item in items if half_of(item.nodeid) == half]
     from opwright.backends.cuda import nvrtc
     from opwright.backends.mojo.backend import MojoBackend
     from opwright.backends.mojo.max import MaxBackend

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
-__all__ = ["quick", "sampled"]
+__all__ = ["half_of", "quick", "sampled"]
 
 _PARAM = type(pytest.param())
 
@@ -33,6 +34,11 @@ def quick(values: Collection[Any], *at: int, every: int = 0) -> list[Any]:
     """
     places = {place % len(values) for place in at} | {i for i in range(len(values)) if every and i % every == 0}
     return [value if i in places else _marked(value, pytest.mark.slow) for i, value in enumerate(values)]
+
+
+def half_of(test: str) -> int:
+    """The half, 0 or 1, in which a test runs: that of its file, as the tests of one share what takes long to make."""
+    return zlib.crc32(test.partition("::")[0].encode()) % 2
 
 
 def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:

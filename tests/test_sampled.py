@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.sampled import quick, sampled
+from tests import REPOSITORY
+from tests.sampled import half_of, quick, sampled
 
 
 def marks_of(value):
@@ -31,3 +32,10 @@ def test_each_of_some_runs_with_the_slow_tests_and_the_others_on_request():
     assert sampled([1, pytest.param("y", 2)], 2)[1].values == ("y", 2)
     assert marks_of(values[1]) == ["exhaustive"]
     assert [marks_of(value) for value in quick([1, 2, 3, 4, 5], every=2)] == [[], ["slow"], [], ["slow"], []]
+
+
+def test_each_half_has_whole_files_and_about_as_many():
+    files = [str(file.relative_to(REPOSITORY)) for file in (REPOSITORY / "tests").rglob("test_*.py")]
+    halves = [half_of(file) for file in files]
+    assert [half_of(f"{file}::test_it[1]") for file in files] == halves
+    assert 0.4 < sum(halves) / len(halves) < 0.6

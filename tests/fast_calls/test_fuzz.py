@@ -30,7 +30,7 @@ def test_a_sample_of_programs_has_no_difference():
     assert_no_difference(60, seed=0)
 
 
-@pytest.mark.slow  # many programs: a minute on quiet cores, and five times as long on request
+@pytest.mark.slow  # many programs, and five times as many on request
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("programs", [300, pytest.param(1500, marks=pytest.mark.exhaustive)])
 def test_many_programs_have_no_difference(programs: int):

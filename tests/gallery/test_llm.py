@@ -135,7 +135,7 @@ def test_the_softmax_in_mojo_is_that_of_torch():
 
 
 OPERATORS = [name for name in llm.__all__ if isinstance(getattr(llm, name), ow.Op)]
-# Whole checks in the simulator take up to two minutes each: some run with the slow tests, all of them on request.
+# Whole checks in the simulator take up to two minutes each: some run with the slow tests, the others on request.
 WHOLE = ("add_rms_norm_", "cross_entropy", "glu_backward", "permute", "rope_", "softmax")
 
 

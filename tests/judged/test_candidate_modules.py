@@ -55,7 +55,7 @@ class ByVersion(Packs):
 @pytest.mark.parametrize("size", [1, 2])  # one element would be broadcast
 def test_parameters_of_another_shape_are_refused_and_not_broadcast(size: int) -> None:
     modules = FilledModule(Packs, Reference)
-    with pytest.raises(ValueError, match=rf"the candidate's scale must have the shape \(3,\), got \({size},\)"):
+    with pytest.raises(ValueError, match=rf"the candidate's scale takes values of the shape \(3,\), got \({size},\)"):
         modules.given({"scale": torch.ones(size), "table": torch.zeros(2)})
     assert modules.given({"scale": torch.ones(3), "table": torch.zeros(2)})(torch.ones(3)).tolist() == [2, 2, 2]
 

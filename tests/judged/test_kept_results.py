@@ -238,7 +238,6 @@ def test_what_is_made_of_one_argument_is_named_as_it_may_be_a_weight(tmp_path: P
     assert found.message.startswith("it keeps what it makes of the argument 'x': for the same tensors again, ")
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow  # whole checks
 def test_descriptors_tables_and_packed_weights_may_be_kept(tmp_path: Path) -> None:
     names = defined_in(RIGHT)

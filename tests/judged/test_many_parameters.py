@@ -33,7 +33,6 @@ _LAST = "return self.last(self.blocks(x) + self.shift)"
 _CANDIDATE = _PROBLEM.replace("class Model(", "class ModelNew(")
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow  # whole checks
 def test_what_is_no_argument_is_the_same_for_the_candidate(tmp_path: Path) -> None:
     (tmp_path / "problem.py").write_text(_PROBLEM)

@@ -59,7 +59,6 @@ def task(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow  # it fills gigabytes, in whole checks
 def test_a_candidate_without_an_end_to_its_memory_is_one_line_and_the_others_go_on(task: Path) -> None:
     names = ("right", "eats", "eats_in_a_child", "eats_slowly", "much", "reserves")

@@ -45,6 +45,9 @@ def test_limits_of_the_device(body: str, expected: int) -> None:
         ("int v; cudaDriverGetVersion(&v); return v;", "pointer expression"),
         ("int v = 1; int* p = &v; return *p;", "pointer expression"),
         ("cudaGetDevice(&outside); return 0;", "outside"),
+        ("int64_t d; cudaGetDevice(&d); return d;", "a variable of type int64_t, for a int"),
+        ("int sms; cudaDeviceGetAttribute(&sms, cudaDevAttrWarpSize, 1); return sms;", "device 1"),
+        ("cudaDeviceProp prop; cudaGetDeviceProperties(&prop, 1); return prop.warpSize;", "device 1"),
         ("int v[2]; cudaGetDevice(&v[1]); return 0;", "only compute sizes"),
         ("dim3 d(1, 2); return d.xy;", "the field xy"),
     ],
@@ -84,6 +87,13 @@ def test_a_product_of_rows_is_that_of_transposed_columns(m: int, k: int, n: int,
     torch.testing.assert_close(found, 2 * (a @ b) + beta * torch.full((m, n), 5.0))
 
 
+def test_a_product_in_float64() -> None:
+    text = SGEMM.replace("OPERATION", "CUBLAS_OP_N").replace("BETA", "0.0").replace("5.0f", "5.0, torch::kDouble")
+    text = text.replace("Sgemm", "Dgemm").replace("<float>", "<double>").replace("const float", "const double")
+    a, b = torch.randn(3, 5).double(), torch.randn(5, 7).double()
+    torch.testing.assert_close(function(text)(a, b, 5, 7), 2 * (a @ b))
+
+
 def test_a_transposed_factor_is_transposed() -> None:
     """With a square matrix both ways are valid, and the results are others."""
     a, b = torch.randn(4, 4), torch.randn(4, 6)
@@ -109,6 +119,43 @@ def test_other_leading_dimensions_fail(lda: int, ldc: int, said: str) -> None:
     assert not isinstance(error.value, NotSimulatedError)
 
 
+def test_a_handle_that_was_not_made_gives_cublas_error() -> None:
+    text = SGEMM.replace("OPERATION", "CUBLAS_OP_N").replace("BETA", "0.0f")
+    f = function(text.replace(" = at::cuda::getCurrentCUDABlasHandle()", ""))
+    with pytest.raises(RuntimeError, match="no product"):
+        f(torch.randn(2, 3), torch.randn(3, 2), 3, 2)
+
+
+def test_a_handle_that_is_made_once_is_kept() -> None:
+    made = """cublasHandle_t made() {
+      static bool is_made = false;
+      static cublasHandle_t handle;
+      if (!is_made) { cublasCreate(&handle); is_made = true; }
+      return handle;
+    }"""
+    text = SGEMM.replace("OPERATION", "CUBLAS_OP_N").replace("BETA", "0.0f")
+    f = function(made + text.replace("at::cuda::getCurrentCUDABlasHandle()", "made()"))
+    a, b = torch.randn(3, 5), torch.randn(5, 7)
+    for _ in range(2):
+        torch.testing.assert_close(f(a, b, 5, 7), 2 * (a @ b))
+
+
+def test_another_math_mode_is_refused() -> None:
+    text = SGEMM.replace("OPERATION", "CUBLAS_OP_N").replace("BETA", "0.0f")
+    mode = "cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);\n  const float alpha"
+    with pytest.raises(NotSimulatedError, match="a call of cublasSetMathMode"):
+        function(text.replace("const float alpha", mode))
+
+
+@pytest.mark.parametrize("declared", ["double alpha = 2.0, beta", "int alpha = 2, beta", "auto alpha = 2.0f, beta"])
+def test_scales_of_another_type_are_refused(declared: str) -> None:
+    """cuBLAS would read their bytes as a float; an ``auto`` variable's type is not known here."""
+    text = SGEMM.replace("OPERATION", "CUBLAS_OP_N").replace("BETA", "0")
+    f = function(text.replace("const float alpha = 2.0f, beta", declared))
+    with pytest.raises(NotSimulatedError, match=r"for a float\*"):
+        f(torch.randn(2, 3), torch.randn(3, 2), 3, 2)
+
+
 def test_other_elements_are_refused() -> None:
     with pytest.raises((NotSimulatedError, RuntimeError), match=r"float\*|elements of float"):
         sgemm()(torch.randn(2, 2).double(), torch.randn(2, 2).double(), 2, 2)
@@ -122,17 +169,28 @@ torch::Tensor f(torch::Tensor a, torch::Tensor b) {
   cublasCreate(&handle);
   double one = 1.0, zero = 0.0;
   TORCH_CUDABLAS_CHECK(cublasDgemmStridedBatched(
-      handle, CUBLAS_OP_N, CUBLAS_OP_N, n, m, k, &one, b.data_ptr<double>(), n, (int64_t)k * n, a.data_ptr<double>(), k,
-      (int64_t)m * k, &zero, c.data_ptr<double>(), n, (int64_t)m * n, count));
+      handle, CUBLAS_OP_N, CUBLAS_OP_N, n, m, k, &one, b.data_ptr<double>(), LDB, (int64_t)k * n, a.data_ptr<double>(),
+      k, (int64_t)STEP, &zero, c.data_ptr<double>(), n, (int64_t)m * n, count));
   cublasDestroy(handle);
   return c;
 }
 """
 
 
-def test_products_in_batches() -> None:
-    a, b = torch.randn(3, 4, 5).double(), torch.randn(3, 5, 2).double()
-    torch.testing.assert_close(function(BATCHED)(a, b), a @ b)
+def batched(dtype: torch.dtype, step: str = "m * k", ldb: str = "n"):
+    text = BATCHED.replace("STEP", step).replace("LDB", ldb)
+    return function(text if dtype == torch.float64 else text.replace("double", "float").replace("Dgemm", "Sgemm"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_in_batches(dtype: torch.dtype) -> None:
+    a, b = torch.randn(3, 4, 5, dtype=dtype), torch.randn(3, 5, 2, dtype=dtype)
+    torch.testing.assert_close(batched(dtype)(a, b), a @ b)
+    assert not torch.allclose(batched(dtype, "m")(a, b), a @ b)
+    with pytest.raises(RuntimeError, match="within its tensor"):
+        batched(dtype, "m * k + 1")(a, b)
+    with pytest.raises(RuntimeError, match="CUBLAS_STATUS_INVALID_VALUE"):
+        batched(dtype, ldb="n - 1")(a, b)
 
 
 def gemm_ex(element: str, cuda_type: str, sums: str = "CUBLAS_COMPUTE_32F"):
@@ -152,6 +210,7 @@ def test_half_factors_are_summed_in_float32() -> None:
     a, b = torch.full((2, 4096), 1.0).half(), torch.full((4096, 3), 1.0).half()
     assert gemm_ex("at::Half", "CUDA_R_16F")(a, b).tolist() == [[4096.0] * 3] * 2  # in float16, 2048 + 1 is 2048
     x, y = torch.randn(5, 6).bfloat16(), torch.randn(6, 3).bfloat16()
+    assert gemm_ex("float", "CUDA_R_32F")(a.float(), b.float()).tolist() == [[4096.0] * 3] * 2
     expected = (x.float() @ y.float()).bfloat16()
     torch.testing.assert_close(gemm_ex("at::BFloat16", "CUDA_R_16BF")(x, y), expected)
 

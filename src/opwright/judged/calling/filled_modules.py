@@ -80,7 +80,7 @@ class FilledModule:
         for name, other in self._pairs.items():
             if own[name].shape != values[other].shape:  # a copy would broadcast
                 shapes = tuple(own[name].shape), tuple(values[other].shape)
-                raise ValueError(f"the candidate's {name} must have the shape {shapes[0]}, got {shapes[1]}")
+                raise ValueError(f"the candidate's {name} takes values of the shape {shapes[0]}, got {shapes[1]}")
             if not _are_same(own[name], values[other]):  # a copy counts as a change, which modules may look for
                 own[name].copy_(values[other])
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import torch
 
-from opwright.backends.cuda.host.values import Pointer, dtype_of_type
+from opwright.backends.cuda.host.values import CPP_TYPES, Pointer, dtype_of_type
 from opwright.errors import NotSimulatedError
 
-__all__ = ["ATTRIBUTES", "CUBLAS", "DEVICE", "HANDLE", "WITH_ADDRESSES", "DeviceProperties", "Variable"]
+__all__ = ["ATTRIBUTES", "CUBLAS", "DEVICE", "HANDLE", "WITH_ADDRESSES", "DeviceProperties", "Variable", "succeeded"]
 
 
 @dataclass(frozen=True)
 class Variable:
-    """The address of a variable of a host function."""
+    """The address of a variable of a host function, whose type C++ does not convert."""
 
+    type_name: str
     read: Callable[[], Any]
     assign: Callable[[Any], Any]
 
@@ -65,23 +66,52 @@ CUBLAS: dict[str, Any] = {
     "CUDA_R_32F": torch.float32, "CUDA_R_16F": torch.float16, "CUDA_R_16BF": torch.bfloat16,
     "CUBLAS_COMPUTE_32F": torch.float32, "CUBLAS_GEMM_DEFAULT": -1, "CUBLAS_GEMM_DEFAULT_TENSOR_OP": 99,
 }  # fmt: skip
-_INVALID_VALUE = 7  # CUBLAS_STATUS_INVALID_VALUE
+_NOT_INITIALIZED, _INVALID_VALUE = 1, 7
 HANDLE = object()
 
 
-def _get(value: Any) -> Callable[..., int]:
+def succeeded(status: int) -> int:
+    """``TORCH_CUDABLAS_CHECK``.
+
+    Raises:
+        ValueError: cuBLAS has refused a call.
+    """
+    if status:
+        names = {_NOT_INITIALIZED: "CUBLAS_STATUS_NOT_INITIALIZED", _INVALID_VALUE: "CUBLAS_STATUS_INVALID_VALUE"}
+        raise ValueError(f"cuBLAS returned {names[status]}")
+    return status
+
+
+def _of_type(variable: Variable, type_name: str) -> Variable:
+    """A variable whose address is that of a type: another one would be read, or written, as bytes of this type."""
+    if variable.type_name != type_name:
+        raise TypeError(f"the address of a variable of type {variable.type_name}, for a {type_name}*")
+    return variable
+
+
+def _get(value: Any, type_name: str = "int") -> Callable[..., int]:
     """A function that assigns one value to its first argument."""
 
     def call(variable: Variable, *_: Any) -> int:
-        variable.assign(value)
+        _of_type(variable, type_name).assign(value)
         return 0
 
     return call
 
 
 def _attribute(variable: Variable, attribute: str, device: int) -> int:
-    variable.assign(DEVICE.field(ATTRIBUTES[attribute]))
-    return 0
+    _refuse_other(device)
+    return _get(DEVICE.field(ATTRIBUTES[attribute]))(variable)
+
+
+def _properties(variable: Variable, device: int) -> int:
+    _refuse_other(device)
+    return _get(DEVICE, "cudaDeviceProp")(variable)
+
+
+def _refuse_other(device: int) -> None:
+    if device != 0:
+        raise TypeError(f"device {device}, of one")
 
 
 @dataclass(frozen=True)
@@ -124,41 +154,32 @@ class _Matrix:
         return self.leading >= max(1, columns if self.is_transposed else rows)
 
 
-def _multiply(m: int, n: int, k: int, scales: tuple[Any, Any], a: _Matrix, b: _Matrix, c: _Matrix) -> int:
+def _multiply(handle: Any, m: int, n: int, k: int, scales: tuple[Any, Any], a: _Matrix, b: _Matrix, c: _Matrix) -> int:
     """``c = scales[0] * a @ b + scales[1] * c``, summed in float32 or more. What has a wrong size changes nothing."""
-    alpha, beta = (scale.read() for scale in scales)
-    is_valid = a.is_valid(m, k) and b.is_valid(k, n) and c.is_valid(m, n)
-    if min(m, n, k) < 0 or not is_valid:
+    if handle is not HANDLE:
+        return _NOT_INITIALIZED
+    sums = torch.float64 if c.dtype == torch.float64 else torch.float32
+    alpha, beta = (_of_type(scale, CPP_TYPES[sums]).read() for scale in scales)
+    if min(m, n, k) < 0 or not (a.is_valid(m, k) and b.is_valid(k, n) and c.is_valid(m, n)):
         return _INVALID_VALUE
     if m and n:
-        sums = torch.float64 if c.dtype == torch.float64 else torch.float32
         product = alpha * (a.view(m, k).to(sums) @ b.view(k, n).to(sums))
         out = c.view(m, n)
         out.copy_(product + beta * out.to(sums) if beta else product)  # cuBLAS does not read it if beta is zero
     return 0
 
 
-def _operand(pointer: Any, dtype: torch.dtype, leading: int, transposed: bool = False) -> _Matrix:
-    if not isinstance(pointer, Pointer):
-        raise TypeError("a matrix of cuBLAS must be a pointer")
-    return _Matrix(pointer, dtype, leading, transposed)
-
-
-def _typed(type_name: str, pointer: Pointer) -> Pointer:
-    if pointer.dtype != dtype_of_type(type_name):
-        raise TypeError(f"a matrix must be a {type_name}*, got a {pointer.type_name}*")
-    return pointer
-
-
 def _gemm(type_name: str) -> Callable[..., int]:
     """``cublasSgemm`` and ``cublasDgemm``."""
     dtype: Any = dtype_of_type(type_name)
 
-    def call(_: Any, ta: bool, tb: bool, m: int, n: int, k: int, alpha: Variable, a: Pointer, lda: int, b: Pointer,
-             ldb: int, beta: Variable, c: Pointer, ldc: int) -> int:  # fmt: skip
-        a, b, c = (_typed(type_name, pointer) for pointer in (a, b, c))
-        factors = _operand(a, dtype, lda, ta), _operand(b, dtype, ldb, tb)
-        return _multiply(m, n, k, (alpha, beta), *factors, _operand(c, dtype, ldc))
+    def call(handle: Any, ta: bool, tb: bool, m: int, n: int, k: int, alpha: Variable, a: Pointer, lda: int,
+             b: Pointer, ldb: int, beta: Variable, c: Pointer, ldc: int) -> int:  # fmt: skip
+        for pointer in (a, b, c):
+            if pointer.dtype != dtype:
+                raise TypeError(f"a matrix of {pointer.type_name}, for a {type_name}*")
+        factors = _Matrix(a, dtype, lda, ta), _Matrix(b, dtype, ldb, tb)
+        return _multiply(handle, m, n, k, (alpha, beta), *factors, _Matrix(c, dtype, ldc))
 
     return call
 
@@ -180,24 +201,24 @@ def _strided(type_name: str) -> Callable[..., int]:
     return call
 
 
-def _gemm_ex(_: Any, ta: bool, tb: bool, m: int, n: int, k: int, alpha: Variable, a: Pointer, type_a: torch.dtype,
-             lda: int, b: Pointer, type_b: torch.dtype, ldb: int, beta: Variable, c: Pointer, type_c: torch.dtype,
-             ldc: int, sums: torch.dtype, algorithm: int) -> int:  # fmt: skip
+def _gemm_ex(handle: Any, ta: bool, tb: bool, m: int, n: int, k: int, alpha: Variable, a: Pointer,
+             type_a: torch.dtype, lda: int, b: Pointer, type_b: torch.dtype, ldb: int, beta: Variable, c: Pointer,
+             type_c: torch.dtype, ldc: int, sums: torch.dtype, algorithm: int) -> int:  # fmt: skip
     """``cublasGemmEx`` with sums in float32. cuBLAS takes factors of one type, and a product of theirs or float32."""
     if sums != torch.float32 or type_a != type_b or type_c not in (type_a, torch.float32):
         raise TypeError("cublasGemmEx with these types")
-    factors = _operand(a, type_a, lda, ta), _operand(b, type_b, ldb, tb)
-    return _multiply(m, n, k, (alpha, beta), *factors, _operand(c, type_c, ldc))
+    factors = _Matrix(a, type_a, lda, ta), _Matrix(b, type_b, ldb, tb)
+    return _multiply(handle, m, n, k, (alpha, beta), *factors, _Matrix(c, type_c, ldc))
 
 
 # By name: what gets the values of its arguments, and of ``&x`` the variable.
 WITH_ADDRESSES: dict[str, Callable[..., Any]] = {
     "cudaGetDevice": _get(0),
     "cudaGetDeviceCount": _get(1),
-    "cudaGetDeviceProperties": _get(DEVICE),
+    "cudaGetDeviceProperties": _properties,
     "cudaDeviceGetAttribute": _attribute,
     "cudaOccupancyMaxActiveBlocksPerMultiprocessor": _get(1),  # as of a kernel with many registers
-    "cublasCreate": _get(HANDLE),
+    "cublasCreate": _get(HANDLE, "cublasHandle_t"),
     "cublasSgemm": _gemm("float"),
     "cublasDgemm": _gemm("double"),
     "cublasSgemmStridedBatched": _strided("float"),

@@ -138,7 +138,7 @@ class Calls(Expressions):
                     raise self._not_simulated(node, f"a change of {name}, which is outside of functions")
                 assign(scope, new)
 
-            return Variable(lambda: value(scope), assign_own)
+            return Variable(scope.get(f"declared {name}", "unknown"), lambda: value(scope), assign_own)
 
         return run
 

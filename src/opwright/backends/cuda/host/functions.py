@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from opwright.backends.cuda.host.addresses import ATTRIBUTES, CUBLAS, DEVICE, HANDLE
+from opwright.backends.cuda.host.addresses import ATTRIBUTES, CUBLAS, DEVICE, HANDLE, succeeded
 from opwright.backends.cuda.host.values import Pointer, VectorIterator, binary, convert, dtype_of_type
 from opwright.errors import NotSimulatedError
 
@@ -139,12 +139,6 @@ def _set_bytes(pointer: Pointer, value: int, count: int, *stream: Any) -> int:
     return 0
 
 
-def _succeeded(status: int) -> int:
-    if status:
-        raise ValueError(f"cuBLAS returned the status {status}")
-    return status
-
-
 def _index(device: Any) -> int:
     if device is not STREAM:
         raise TypeError("the index of a device")
@@ -219,7 +213,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "current_device": lambda: 0,
     **dict.fromkeys(("getCurrentDeviceProperties", "getDeviceProperties"), lambda *_: DEVICE),
     "getCurrentCUDABlasHandle": lambda: HANDLE,
-    "TORCH_CUDABLAS_CHECK": _succeeded,
+    "TORCH_CUDABLAS_CHECK": succeeded,
 }  # fmt: skip
 # By name: what gets the object and the arguments; of ``x.data_ptr<float>()``, the type as well.
 METHODS: dict[str, Callable[..., Any]] = {
