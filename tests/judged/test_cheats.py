@@ -115,7 +115,7 @@ def replaces_code(x, w):
 def goes_on_in_a_thread(x, w):
     out = torch.zeros_like(x)
     def work():
-        time.sleep(0.02)
+        time.sleep(0.2)
         out.copy_(compute(x, w))
     threading.Thread(target=work).start()
     return out

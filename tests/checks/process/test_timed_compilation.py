@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
 import subprocess
@@ -60,6 +61,7 @@ def test_an_error_of_the_compiler_and_a_child_that_crashes_are_as_ever() -> None
 
     def crashes() -> str:
         if os.getpid() != here:
+            faulthandler.disable()  # its traceback would stand among pytest's output
             os.abort()
         return "compiled here"
 

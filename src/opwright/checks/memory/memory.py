@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,8 +40,8 @@ _MOST, _MOST_WHERE_SLOW = 1 << 16, 1 << 11
 # As often results that differ are computed again, before other memory is said to be why. Where it is one element that
 # may be either of two at any time, they repeat once in four times by chance.
 _REPEATS = 6
-# How long to wait for results that arrive after the call has returned.
-_LATE_S = 0.05
+# How long to wait for results that arrive after the call has returned; and for a thread of Python that it has started.
+_LATE_S, _THREAD_S = 0.05, 1.0
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
@@ -120,12 +121,21 @@ def _find_error(context: Context, case: Prepared, waits_at: Case | None) -> str 
     return f"the results depend on memory that was never written, or does not belong to an argument: {different}"
 
 
+def _wait_for_late_results(wait_s: float, others: Sequence[threading.Thread]) -> None:
+    """Wait so long, and until the threads have ended that are none of these."""
+    time.sleep(wait_s)
+    end = time.monotonic() + _THREAD_S
+    while time.monotonic() < end and any(thread not in others for thread in threading.enumerate()):
+        time.sleep(0.01)
+
+
 def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float = 0) -> tuple[Any, ...] | str | SkippedCase:
     """The results in guarded memory; or what is wrong with them. A kernel may not take such memory, as ``resize_`` does
     not."""
     memory = GuardedMemory(context.device, bits)
     names = [a.name for a in context.op.contract.signature.arguments]
     arguments = memory.arguments(names, case.arguments)
+    others = threading.enumerate()
     try:
         with memory.new_memory() if _calls_torch(context) else contextlib.nullcontext():
             outputs = context.run_kernel(arguments)
@@ -138,7 +148,8 @@ def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float = 0)
         return SkippedCase("the kernel returns something else than tensors")
     if (outside := memory.written(outputs)) is not None:
         return outside
-    time.sleep(wait_s)
+    if wait_s:
+        _wait_for_late_results(wait_s, others)
     for name, then, now in zip(names, at_return, arguments, strict=True):
         if different_bits(tree.tensors([then]), tree.tensors([now])) is not None:
             return f"argument {name!r} was written after the call had returned"
