@@ -60,6 +60,19 @@ def test_parameters_of_another_shape_are_refused_and_not_broadcast(size: int) ->
     assert modules.given({"scale": torch.ones(3), "table": torch.zeros(2)})(torch.ones(3)).tolist() == [2, 2, 2]
 
 
+class Column(nn.Module):
+    """The reference's buffer as a column, which the same seed would fill with the same numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(3, 1))
+
+
+def test_a_parameter_of_another_shape_gets_the_same_numbers() -> None:
+    module = FilledModule(Column, Reference).given({"scale": torch.arange(3.0), "table": torch.zeros(2)})
+    assert module.scale.tolist() == [[0], [1], [2]]  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("kind", [Packs, PacksWhenLoaded, ByVersion])
 def test_what_a_module_prepares_is_made_of_the_parameters_of_the_call(kind: type[nn.Module]) -> None:
     modules = FilledModule(kind, Reference, loads_state=True)

@@ -33,6 +33,8 @@ Tensors = dict[str, torch.Tensor]
         ({"x": A, "table": WIDE}, {"a": A}, {"x": "a"}),
         ({"x": A}, {"a": A, "unused": B}, {"x": "a"}),
         ({}, {"a": A}, {}),
+        # Of another shape: by value only, as a seed gives both the same numbers.
+        ({"b": A, "w": WIDE}, {"b": A.reshape(4, 1, 1), "w": WIDE}, {"b": "b", "w": "w"}),
         # As bfloat16 what the reference has as float32, and without its scale.
         ({"w": A.bfloat16()}, {"w": B, "scale": ONES}, {"w": "w"}),
     ],
@@ -47,6 +49,7 @@ def test_they_correspond(own: Tensors, given: Tensors, expected: dict[str, str])
         ({"w": torch.ones(6, 1)}, {"w": torch.ones(1, 1)}),  # which would be broadcast
         ({"x": A, "y": WIDE}, {"a": WIDE + 1, "b": ZEROS}),
         ({"x": B}, {"a": ZEROS, "b": ONES}),
+        ({"b": A}, {"b": B.reshape(4, 1, 1)}),  # in a shape of its own, and not what the seed gives
         ({"x": A.double()}, {"a": A, "b": A}),
         ({"w": A, "own": WIDE}, {"w": A, "scale": ONES}),
     ],

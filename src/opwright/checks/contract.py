@@ -85,11 +85,14 @@ def _all(context: Context, computations: _AsNeeded) -> Iterator[Finding | NotChe
     yield from warnings
     if warnings:
         return  # of a constant, any precision is good enough
+    seen: set[tuple[torch.dtype, ...]] = set()
     for dtypes in dict.fromkeys(case.dtypes for case in context.cases):
         cases = [*_moderate(context, dtypes)[:_OF_EACH_DTYPE], *_moderate(context, dtypes, _LARGER)[:1]]
         found = list(_computations(context, dict.fromkeys(cases)))
-        if found:
-            yield from _not_noticed(context, found)
+        if found and (of_tensors := tuple(t.dtype for t in tree.tensors(found[0].arguments))) not in seen:
+            seen.add(of_tensors)  # the author's cases and the generated ones may have the same
+            # The first that notices it ends the search, and comparing few elements takes the least time.
+            yield from _not_noticed(context, sorted(found, key=lambda c: sum(t.numel() for t in c.rounded)))
 
 
 def _undefined(context: Context, dtypes: Any) -> Iterator[Finding]:

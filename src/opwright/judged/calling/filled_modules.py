@@ -78,11 +78,12 @@ class FilledModule:
         if self._pairs is None:  # then they have their constructor's values
             self._pairs = corresponding(own, state_of(self.reference())) if own else {}
         for name, other in self._pairs.items():
-            if own[name].shape != values[other].shape:  # a copy would broadcast
+            if own[name].numel() != values[other].numel():  # a copy would broadcast
                 shapes = tuple(own[name].shape), tuple(values[other].shape)
                 raise ValueError(f"the candidate's {name} takes values of the shape {shapes[0]}, got {shapes[1]}")
-            if not _are_same(own[name], values[other]):  # a copy counts as a change, which modules may look for
-                own[name].copy_(values[other])
+            value = values[other].reshape(own[name].shape)  # a seed gives other shapes the same numbers
+            if not _are_same(own[name], value):  # a copy counts as a change, which modules may look for
+                own[name].copy_(value)
 
 
 def _are_same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -31,9 +31,10 @@ def first_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def corresponding(own: Tensors, reference: Tensors) -> dict[str, str]:
     """The name of one of the reference's for each of the candidate's that gets its value.
 
-    They correspond by name; or else by value, the first first of equal ones; or else in order. One that has no other is
-    left as its constructor has made it, if only one of the two modules has such: the candidate's is a constant of its
-    own, and it does without the reference's.
+    They correspond by name; or else by value, the first first of equal ones; or else in order. Shapes may differ if the
+    values are equal: a seed gives ``randn(8)`` and ``randn(8, 1, 1)`` the same numbers. One that has no other is left
+    as its constructor has made it, if only one of the two modules has such: the candidate's is a constant of its own,
+    and it does without the reference's.
 
     Args:
         own: the candidate's, as its constructor has made them.
@@ -42,10 +43,22 @@ def corresponding(own: Tensors, reference: Tensors) -> dict[str, str]:
     Raises:
         KernelError: both modules have parameters or buffers that do not correspond.
     """
-    pairs = _paired(own, reference, lambda name, other: _flat(name) == _flat(other))
-    left, others = _without(own, pairs), _without(reference, pairs.values())
-    pairs |= _paired(left, others, lambda name, other: _are_equal(own[name], reference[other]))
-    left, others = _without(own, pairs), _without(reference, pairs.values())
+
+    def are_of_one_shape(name: str, other: str) -> bool:
+        return own[name].shape == reference[other].shape
+
+    def are_equal(name: str, other: str) -> bool:
+        return _are_equal(own[name], reference[other])
+
+    pairs: dict[str, str] = {}
+    left, others = dict(own), dict(reference)
+    for correspond in (
+        lambda name, other: are_of_one_shape(name, other) and _flat(name) == _flat(other),
+        lambda name, other: are_of_one_shape(name, other) and are_equal(name, other),
+        are_equal,
+    ):
+        pairs |= _paired(left, others, correspond)
+        left, others = _without(own, pairs), _without(reference, pairs.values())
     if left and others and [t.shape for t in left.values()] != [t.shape for t in others.values()]:
         raise KernelError(
             f"the candidate must have the reference's parameters and buffers, {_listed(reference)}, got {_listed(own)}",
@@ -55,22 +68,22 @@ def corresponding(own: Tensors, reference: Tensors) -> dict[str, str]:
 
 
 def _paired(own: Tensors, given: Tensors, correspond: Callable[[str, str], bool]) -> dict[str, str]:
-    """Pairs of one shape, each name in one of them at most."""
+    """Pairs that correspond, each name in one of them at most."""
     left, pairs = dict(given), {}
-    for name, tensor in own.items():
-        found = (n for n, t in left.items() if t.shape == tensor.shape)
-        pairs[name] = next((n for n in found if correspond(name, n)), "")
+    for name in own:
+        pairs[name] = next((n for n in left if correspond(name, n)), "")
         left.pop(pairs[name], None)
     return {name: other for name, other in pairs.items() if other}
 
 
 def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the values are equal. A constructor may have made its own on a GPU, where a seed gives others."""
+    """Whether the values are equal, one after the other. A constructor may have made its own on a GPU, where a seed
+    gives others."""
     if a.dtype != b.dtype:
         return False
     if a.dtype.itemsize == 1 and a.dtype.is_floating_point:  # torch compares none of these
         a, b = a.float(), b.float()
-    return torch.equal(a.detach().cpu(), b.detach().cpu())
+    return torch.equal(a.detach().cpu().flatten(), b.detach().cpu().flatten())
 
 
 def _flat(name: str) -> str:
