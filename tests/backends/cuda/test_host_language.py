@@ -252,7 +252,7 @@ def test_tensors_are_converted_filled_and_chosen_from() -> None:
     assert found.dtype is torch.float64
     assert found.tolist() == [4, 5, 6]
     assert x.tolist() == [[0, 0, 3], [4, 5, 6]]
-    with pytest.raises(RuntimeError, match="400 bytes are set, of 24"):
+    with pytest.raises(RuntimeError, match="400 bytes are used, of 24"):
         result(body.replace("2 * sizeof", "100 * sizeof"), x, parameters="torch::Tensor x", returns="torch::Tensor")
     columns = torch.zeros(3, 4, dtype=torch.uint8).t()
     body = "cudaMemset(x.data_ptr(), -1, 5); return x.scalar_type() == at::ScalarType::Byte;"

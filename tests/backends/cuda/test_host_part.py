@@ -199,8 +199,8 @@ def test_wrong_functions_are_found(old: str, new: str, message: str) -> None:
         ("auto out = torch::empty_like(x);", "auto out = x.cholesky();", "the method cholesky"),
         (
             "  C10_CUDA_KERNEL",
-            "  cudaMemcpy(0, 0, 0);\n  C10_CUDA_KERNEL",
-            "a call of cudaMemcpy",
+            "  cudaMemcpy2D(0, 0, 0);\n  C10_CUDA_KERNEL",
+            "a call of cudaMemcpy2D",
         ),
         ("  C10_CUDA_KERNEL", "  try {} catch (...) {}\n  C10_CUDA_KERNEL", "a try statement"),
         ("  C10_CUDA_KERNEL", "  curandState state;\n  C10_CUDA_KERNEL", "a variable of type curandState"),

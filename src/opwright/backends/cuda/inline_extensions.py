@@ -76,7 +76,8 @@ def _simulated(name: str, text: str, functions: Any, flags: Sequence[str]) -> ty
     if not bound:
         raise NotSimulatedError(f"the extension {name!r} binds no function", fix="name them with functions=")
     try:
-        part = HostPart(CudaModule(with_cutlass(CudaSource(text, None, tuple(flag for flag in flags if flag)))))
+        source = with_cutlass(CudaSource(text, None, tuple(flag for flag in flags if flag)))
+        part = HostPart(CudaModule(source, needs_kernels=False))  # it may do no more than to call cuBLAS
     except KernelError as error:
         raise NotSimulatedError(f"the extension {name!r}: {error.message}", fix="use a GPU") from None
     return types.SimpleNamespace(**{own: part.function(function) for own, function in bound.items()})

@@ -104,12 +104,12 @@ def overloaded(source: str, name: str, overloads: Sequence[Sequence[Parameter]])
 class CudaModule:
     """The kernels of one CUDA C++ source. Nothing is compiled before it is needed."""
 
-    def __init__(self, source: CudaSource, instances: tuple[str, ...] = ()) -> None:
+    def __init__(self, source: CudaSource, instances: tuple[str, ...] = (), *, needs_kernels: bool = True) -> None:
         self.source = source
         self.instances = instances
         self.defined = source.kernels
         parse_options(source.options)  # refuses an option that is not known
-        if not self.defined:
+        if needs_kernels and not self.defined:
             raise KernelError(
                 f"{source.name} must define a __global__ function, got none", fix="define one, or name another file"
             )

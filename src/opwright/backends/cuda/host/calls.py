@@ -11,6 +11,7 @@ import torch
 from opwright.backends.cuda.host.addresses import WITH_ADDRESSES, Variable
 from opwright.backends.cuda.host.expressions import NUMBERS, Expressions, Returned, Run, Scope
 from opwright.backends.cuda.host.functions import FUNCTIONS, METHODS, NO_EFFECT, dispatched_dtypes
+from opwright.backends.cuda.host.memory import ALLOCATING
 from opwright.backends.cuda.host.syntax import inner_of, parsed, plain_type, text_of
 from opwright.backends.cuda.host.values import (
     CPP_TYPES,
@@ -19,6 +20,7 @@ from opwright.backends.cuda.host.values import (
     Pointer,
     are_other_types,
     dtype_of_type,
+    element,
     with_types,
 )
 from opwright.backends.cuda.simulated import telling_limits_from_errors
@@ -28,7 +30,11 @@ from opwright.errors import CompileError, LaunchError
 
 __all__ = ["Calls"]
 
-_CHECKS = frozenset({"TORCH_CHECK", "STD_TORCH_CHECK", "TORCH_INTERNAL_ASSERT", "assert"})
+_CHECKS = frozenset({
+    "TORCH_CHECK", "STD_TORCH_CHECK", "TORCH_INTERNAL_ASSERT", "TORCH_CHECK_VALUE", "TORCH_CHECK_TYPE",
+    "TORCH_CHECK_INDEX", "AT_ASSERT", "AT_ASSERTM", "assert",
+})  # fmt: skip
+_WITH_ADDRESSES = WITH_ADDRESSES | ALLOCATING
 _DISPATCH = re.compile(r"(?:AT_DISPATCH|THO_DISPATCH)_\w+")
 
 
@@ -58,6 +64,9 @@ class Calls(Expressions):
             return self._dispatch(node, bare, arguments)
         if bare == "numeric_limits":
             return self._limit(node, templated)
+        if re.fullmatch(r"std::get<\d+>", text) and len(arguments) == 1:
+            index, whole = int(templated[:-1]), self._value(arguments[0])
+            return lambda scope: self._guarded(node, element, whole(scope), index)
         return self._call(node, bare, templated.rpartition(">")[0], arguments)
 
     def _of_primitive_type(self, node: Any) -> Run:
@@ -104,11 +113,8 @@ class Calls(Expressions):
         macro = self._macro_called(name, node, has_parameters=True)
         if macro is not None:
             return self._macro(node, macro, arguments)
-        takes_addresses = name in WITH_ADDRESSES and name not in self.lambdas | self.own_names
-        values = [
-            self._address(a) if takes_addresses and a.type == "pointer_expression" else self._value(a)
-            for a in arguments
-        ]
+        takes_addresses = name in _WITH_ADDRESSES and name not in self.lambdas | self.own_names
+        values = [self._address(a) if takes_addresses and _is_address(a) else self._value(a) for a in arguments]
         if name in NUMBERS:
             return self._cast(name, values[0], node)
         if name == "dim3":
@@ -118,7 +124,7 @@ class Calls(Expressions):
         if name in self.own_names:
             own = self.own_call(name, split_commas(templated) if templated else (), node)
             return lambda scope: self._guarded(node, own(scope), *(value(scope) for value in values))
-        function = (WITH_ADDRESSES if takes_addresses else FUNCTIONS).get(name)
+        function = (_WITH_ADDRESSES if takes_addresses else FUNCTIONS).get(name)
         if function is None or (templated and (name not in ("min", "max") or templated not in NUMBERS)):
             raise self._not_simulated(node, f"a call of {name}")
         if templated:
@@ -126,7 +132,9 @@ class Calls(Expressions):
         return lambda scope: self._guarded(node, function, *(value(scope) for value in values))
 
     def _address(self, node: Any) -> Run:
-        """``&variable``, for a function that reads it or assigns to it before it returns."""
+        """``&variable``, for a function that reads it or assigns to it before it returns. A cast of it to ``void**``,
+        as ``cudaMalloc`` has it in C, is the same."""
+        node = node.child_by_field_name("value") if node.type == "cast_expression" else node
         target, sign = node.child_by_field_name("argument"), text_of(node.child_by_field_name("operator"))
         if sign != "&" or target.type != "identifier":
             raise self._not_simulated(node, text_of(node))
@@ -138,7 +146,8 @@ class Calls(Expressions):
                     raise self._not_simulated(node, f"a change of {name}, which is outside of functions")
                 assign(scope, new)
 
-            return Variable(scope.get(f"declared {name}", "unknown"), lambda: value(scope), assign_own)
+            known = scope.get(f"pointed {name}") or scope.get(f"declared {name}", "unknown")
+            return Variable(known, lambda: value(scope), assign_own)
 
         return run
 
@@ -254,6 +263,12 @@ class Calls(Expressions):
                 f"{self._where(node)}: {text_of(node)}: an argument must be a {wanted}, got a {value.type_name}*",
                 fix="cast it: C++ does not convert one into the other",
             )
+
+
+def _is_address(node: Any) -> bool:
+    if node.type == "cast_expression" and plain_type(text_of(node.child_by_field_name("type"))) == "void**":
+        node = node.child_by_field_name("value")
+    return bool(node.type == "pointer_expression")
 
 
 def _implicitly(value: Any, parameter: Parameter) -> Any:

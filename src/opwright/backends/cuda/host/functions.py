@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from opwright.backends.cuda.host.addresses import ATTRIBUTES, CUBLAS, DEVICE, HANDLE, succeeded
+from opwright.backends.cuda.host.memory import COPY_KINDS, FILLING
 from opwright.backends.cuda.host.values import Pointer, VectorIterator, binary, convert, dtype_of_type
 from opwright.errors import NotSimulatedError
 
@@ -40,7 +41,7 @@ CONSTANTS: dict[str, Any] = {
     **{f"ScalarType::{name}": dtype for name, dtype in _SCALAR_TYPES.items()},
     "kCUDA": STREAM, "cudaSuccess": 0, "nullopt": None,
     "cudaFuncAttributeMaxDynamicSharedMemorySize": 0,
-    **{name: name for name in ATTRIBUTES}, **CUBLAS,
+    **{name: name for name in ATTRIBUTES}, **CUBLAS, **COPY_KINDS,
 }  # fmt: skip
 # Functions that check or order what a GPU does. What is passed to them is not computed.
 NO_EFFECT = frozenset({
@@ -131,14 +132,6 @@ def _tensor(values: Any, options: Any = None) -> torch.Tensor:
     return torch.tensor(values, dtype=chosen if isinstance(chosen, torch.dtype) else usual)
 
 
-def _set_bytes(pointer: Pointer, value: int, count: int, *stream: Any) -> int:
-    memory = pointer.bytes()
-    if count > len(memory):
-        raise ValueError(f"{count} bytes are set, of {len(memory)}")
-    memory[:count].fill_(value & 0xFF)
-    return 0
-
-
 def _index(device: Any) -> int:
     if device is not STREAM:
         raise TypeError("the index of a device")
@@ -183,7 +176,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "device": _options,
     **{name: _of_torch(name) for name in (
         "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "matmul", "mm", "bmm",
-        "addmm", "sum", "mean", "relu", "exp", "log", "sigmoid", "tanh", "rsqrt", "cumsum", "cumprod", "stack", "cat",
+        "addmm", "sum", "mean", "prod", "argmax", "argmin", "batch_norm", "layer_norm", "group_norm", "max_pool1d",
+        "max_pool2d", "max_pool3d", "avg_pool1d", "adaptive_avg_pool1d", "relu", "exp", "log", "sigmoid", "tanh",
+        "rsqrt", "cumsum", "cumprod", "stack", "cat",
     )},
     "new_empty": lambda x, sizes, dtype=None: _empty(sizes, dtype or x.dtype),
     "new_zeros": lambda x, sizes, dtype=None: _zeros(sizes, dtype or x.dtype),
@@ -197,9 +192,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("pow", "powf"), lambda x, y: x**y),
     **dict.fromkeys(("C10_CUDA_CHECK", "AT_CUDA_CHECK", "STD_CUDA_CHECK"), lambda error: error),
     "cudaGetErrorString": lambda _: "an error of CUDA",
-    **dict.fromkeys(("cudaMemset", "cudaMemsetAsync"), _set_bytes),
+    **FILLING,
     **dict.fromkeys(("exit", "abort"), _exit),
-    **{name: _of_torch(name, torch.nn.functional) for name in ("linear", "softmax", "log_softmax")},
+    **{name: _of_torch(name, torch.nn.functional) for name in (
+        "linear", "softmax", "log_softmax", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+    )},
     **dict.fromkeys(("abs", "fabs", "fabsf"), abs),
     **dict.fromkeys(("log2", "log2f"), math.log2),
     "Tensor": lambda: None,
@@ -265,6 +262,6 @@ METHODS: dict[str, Callable[..., Any]] = {
         "view", "reshape", "transpose", "permute", "t", "squeeze", "unsqueeze", "flatten", "expand", "narrow", "sum",
         "mean", "pow", "copy_", "fill_", "add_", "mul_", "div_", "add", "mul", "div", "sub", "sqrt", "rsqrt",
         "exp", "matmul", "mm", "bmm", "relu", "relu_", "view_as", "expand_as", "select", "sigmoid", "tanh", "abs",
-        "neg", "index_select", "softmax", "unbind", "repeat", "var", "std",
+        "neg", "index_select", "softmax", "unbind", "repeat", "var", "std", "masked_fill", "prod", "argmax", "argmin",
     )},
 }  # fmt: skip

@@ -15,7 +15,7 @@ __all__ = ["Statements"]
 
 _TYPES = NUMBERS | {
     "auto", "Tensor", "dim3", "cudaStream_t", "cudaError_t", "CUDAStream", "ScalarType", "IntArrayRef",
-    "cudaDeviceProp", "cublasHandle_t", "cublasStatus_t", "cublasOperation_t",
+    "cudaDeviceProp", "cublasHandle_t", "cublasStatus_t", "cublasOperation_t", "TensorOptions", "Device", "Dtype",
 }  # fmt: skip
 _GUARDS = frozenset({"CUDAGuard", "OptionalCUDAGuard", "DeviceGuard", "OptionalDeviceGuard"})
 # Where a scope says that a lambda refers to its variables.
@@ -169,6 +169,7 @@ class Statements(Calls):
         if inner_of(inner, "structured_binding_declarator") is not None:
             raise self._not_simulated(declarator, "a binding by reference")
         name, is_static = text_of(leaf_of(declarator)), any(text_of(child) == "static" for child in node.children)
+        pointed = plain_type(text_of(node.child_by_field_name("type"))) if _is_pointer(inner) else ""
         if type_name in _GUARDS:
             return lambda scope: None
         made = self._constructed(declarator, type_name, value)
@@ -176,9 +177,22 @@ class Statements(Calls):
             if value is not None and value.type == "lambda_expression":
                 self.lambdas.add(name)
             made = self._value(value) if value is not None else lambda scope: None
-        if is_static:
-            return self._kept(name, made, type_name, declarator)
+        make = self._kept if is_static else self._own
+        declare = make(name, made, type_name, declarator)
+        return self._pointing(declare, name, pointed) if pointed else declare
+
+    def _own(self, name: str, made: Run, type_name: str, declarator: Any) -> Run:
         return lambda scope: self._declare(scope, name, made(scope), type_name, declarator)
+
+    def _pointing(self, declare: Run, name: str, type_name: str) -> Run:
+        """The declaration of a pointer to a type: functions that allocate ask for it."""
+        known = self.aliases.get(type_name, type_name)
+
+        def run(scope: Scope) -> None:
+            declare(scope)
+            scope[f"pointed {name}"] = f"{scope.get(f'type {known}', known)}*"
+
+        return run
 
     def _constructed(self, declarator: Any, type_name: str, value: Any) -> Run | None:
         """What a constructor makes; None for a variable that begins with a value, or with none."""
@@ -321,6 +335,12 @@ class Statements(Calls):
         raise self._not_simulated(node, f"a variable of type {name}")
 
 
+def _is_pointer(declarator: Any) -> bool:
+    """Whether it declares a pointer to something that is none itself."""
+    kind = "pointer_declarator"
+    return bool(declarator.type == kind) and inner_of(declarator.named_children[-1], kind) is None
+
+
 def _declared_in(nodes: Sequence[Any]) -> set[str]:
     """The names that declarations among statements declare."""
     declarators = [d for n in nodes if n.type == "declaration" for d in n.children_by_field_name("declarator")]
@@ -332,7 +352,7 @@ def _declared_in(nodes: Sequence[Any]) -> set[str]:
 
 def _in_own_scope(names: Collection[str], run: Run) -> Run:
     """What runs with names of its own: those outside have their values afterwards."""
-    hidden = [key for name in names for key in (name, f"declared {name}", f"kept {name}")]
+    hidden = [key for name in names for key in (name, f"declared {name}", f"kept {name}", f"pointed {name}")]
 
     def scoped(scope: Scope) -> None:
         outer = {key: scope.pop(key) for key in hidden if key in scope}

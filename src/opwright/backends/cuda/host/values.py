@@ -48,6 +48,7 @@ class Pointer:
         step: the size of what it points to, in bytes; None if that is not known, as of ``void*``.
         dtype: the dtype of what it points to; None if tensors have no such elements, such as ``float4``.
         type_name: the type of what it points to.
+        is_allocated: whether ``cudaMalloc`` has made the memory.
     """
 
     tensor: torch.Tensor
@@ -55,6 +56,7 @@ class Pointer:
     step: int | None = None
     dtype: torch.dtype | None = None
     type_name: str = "void"
+    is_allocated: bool = False
 
     def __bool__(self) -> bool:
         return self.address != 0
@@ -65,7 +67,13 @@ class Pointer:
 
     def to(self, type_name: str) -> Pointer:
         """What a cast to a pointer to a type gives."""
-        return Pointer(self.tensor, self.offset, size_of_type(type_name), dtype_of_type(type_name), type_name)
+        size, dtype = size_of_type(type_name), dtype_of_type(type_name)
+        return dataclasses.replace(self, step=size, dtype=dtype, type_name=type_name)
+
+    def refuse_freed(self) -> None:
+        """Raise ValueError if ``cudaFree`` was given the memory."""
+        if self.is_allocated and self.tensor.numel() and not self.tensor.untyped_storage().nbytes():
+            raise ValueError("the memory was freed before")
 
     def moved(self, count: int) -> Pointer:
         """The pointer to what lies ``count`` steps further.
@@ -83,6 +91,7 @@ class Pointer:
         Raises:
             NotSimulatedError: the pointer lies outside of the tensor's memory.
         """
+        self.refuse_freed()
         dtype = self.dtype or self.tensor.dtype
         if not self.offset and dtype == self.tensor.dtype:
             return self.tensor
@@ -100,6 +109,7 @@ class Pointer:
         Raises:
             NotSimulatedError: the pointer lies outside of the tensor's memory.
         """
+        self.refuse_freed()
         sizes = zip(self.tensor.shape, self.tensor.stride(), strict=True)
         count = 1 + sum((size - 1) * stride for size, stride in sizes) if self.tensor.numel() else 0
         whole = self.tensor.as_strided((count,), (1,)).view(torch.uint8)

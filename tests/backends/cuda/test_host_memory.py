@@ -1,0 +1,120 @@
+"""Device memory that a simulated host function allocates, copies and frees itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from opwright.backends.cuda.host.part import HostPart
+from opwright.backends.cuda.module import CudaModule
+from opwright.backends.simulation import CudaSource
+from opwright.errors import NotSimulatedError
+
+pytestmark = pytest.mark.compiler
+
+TOTAL = """
+__global__ void total(const float* x, float* out, int n) { for (int i = 0; i < n; ++i) atomicAdd(out, x[i]); }
+"""
+NORM = """
+torch::Tensor f(torch::Tensor x) {
+  float* sum = nullptr;
+  float result;
+  cudaMalloc(&sum, sizeof(float));
+  cudaMemset(sum, 0, sizeof(float));
+  total<<<1, 1>>>(x.data_ptr<float>(), sum, x.numel());
+  cudaMemcpy(&result, sum, sizeof(float), cudaMemcpyDeviceToHost);
+  cudaFree(sum);
+  return x / result;
+}
+"""
+
+
+def function(text: str) -> Callable[..., Any]:
+    return HostPart(CudaModule(CudaSource(TOTAL + text))).function("f")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("&sum, sizeof", "(void**)&sum, sizeof"),
+        ("float* sum", "using real = float;\n  real* sum"),
+        ("float* sum = nullptr;\n  float result;", "float *sum = nullptr, result;"),
+        ("cudaMalloc(&sum, sizeof(float))", "cudaMallocAsync(&sum, sizeof(float), at::cuda::getCurrentCUDAStream())"),
+        ("cudaMemset(sum, 0, sizeof(float))", "const float none = 0.0f; cudaMemcpy(sum, &none, 4, cudaMemcpyDefault)"),
+        ("cudaFree(sum)", "cudaFree(nullptr)"),
+        ("cudaFree(sum)", "cudaFreeAsync(sum, 0)"),
+        ("cudaMalloc(", "static float* kept = nullptr; cudaFree(kept); cudaMalloc(&kept, 4); cudaMalloc("),
+    ],
+)
+def test_what_the_device_has_added_arrives(old: str, new: str) -> None:
+    f, x = function(NORM.replace(old, new)), torch.rand(5)
+    for _ in range(2):
+        torch.testing.assert_close(f(x), x / x.sum())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("cudaFree(sum);", "cudaFree(sum); cudaFree(sum);", "the memory was freed before"),
+        ("cudaFree(sum);", "cudaFree(sum); cudaMemset(sum, 0, 4);", "the memory was freed before"),
+        (
+            "cudaFree(sum);",
+            "cudaFree(sum); total<<<1, 1>>>(x.data_ptr<float>(), sum, 1);",
+            "the memory was freed before",
+        ),
+        ("cudaFree(sum);", "cudaFree(sum + 1);", "what cudaMalloc returned"),
+        ("cudaFree(sum);", "cudaFree(x.data_ptr<float>());", "what cudaMalloc returned"),
+        ("cudaMemset(sum, 0, sizeof(float))", "cudaMemset(sum, 0, 8)", "8 bytes are used, of 4"),
+        ("sizeof(float), cudaMemcpy", "sizeof(double), cudaMemcpy", "8 bytes are used, of 4"),
+        ("sizeof(float), cudaMemcpy", "2, cudaMemcpy", "a copy of 2 bytes of a variable of type float"),
+        ("cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice", "a copy from device to host"),
+    ],
+)
+def test_what_is_wrong_is_an_error(old: str, new: str, said: str) -> None:
+    with pytest.raises((RuntimeError, ValueError, NotSimulatedError), match=said):
+        function(NORM.replace(old, new))(torch.rand(5))
+
+
+def test_memory_is_copied_on_the_device() -> None:
+    f = function(
+        "torch::Tensor f(torch::Tensor x) { auto y = torch::zeros_like(x);\n"
+        "cudaMemcpy(y.data_ptr<float>() + 1, x.data_ptr<float>(), 8, cudaMemcpyDeviceToDevice); return y; }"
+    )
+    assert f(torch.tensor([1.0, 2.0, 3.0])).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "int n; cudaMalloc(&n, 4); return x;",
+        "float** p; cudaMalloc(&p, 8); return x;",
+        "float a[2]; cudaMemcpy(a, x.data_ptr<float>(), 8, cudaMemcpyDeviceToHost); return x;",
+        "float h; cudaMemcpy(&h, x.data_ptr<float>(), 4, cudaMemcpyHostToHost); return x;",
+    ],
+)
+def test_what_is_not_known_is_refused(body: str) -> None:
+    with pytest.raises(NotSimulatedError):
+        function(f"torch::Tensor f(torch::Tensor x) {{ {body} }}")(torch.rand(3))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('AT_ASSERTM(x.dim() == 1, "one dim"); return x + 1;', "2"),
+        ('AT_ASSERTM(x.dim() == 2, "one dim"); return x;', "one dim"),
+        ("auto t = std::make_tuple(1, 4); return x + std::get<1>(t);", "5"),
+        ("auto t = std::make_tuple(1, 4); return x + std::get<2>(t);", "index"),
+        ("at::TensorOptions o = x.options(); return torch::ones({1}, o) + x;", "2"),
+        ("return torch::max_pool1d(x.view({1, 1, 1}), 1, 1).view({1});", "1"),
+    ],
+)
+def test_more_of_cpp(body: str, expected: str) -> None:
+    try:
+        found = str(int(function(f"torch::Tensor f(torch::Tensor x) {{ {body} }}")(torch.ones(1)).item()))
+    except RuntimeError as error:
+        found = str(error)
+    assert expected in found
