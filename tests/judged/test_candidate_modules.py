@@ -105,6 +105,7 @@ def test_code_for_a_gpu_runs_on_tensors_in_memory() -> None:
     x = torch.ones(4)
     with as_on_gpu():
         assert x.is_cuda
+        assert (x.device.type, x.get_device(), torch.cuda.is_available()) == ("cuda", 0, True)
         made = torch.empty(4, device="cuda"), x.to("cuda"), x.cuda(), torch.zeros(2, device=torch.device("cuda", 0))
         torch.cuda.synchronize()
         assert torch.cuda.current_stream().cuda_stream == 0
@@ -112,6 +113,7 @@ def test_code_for_a_gpu_runs_on_tensors_in_memory() -> None:
         assert torch.einsum("i,i->", x, x) == 4
     assert {t.device.type for t in made} == {"cpu"}
     assert not x.is_cuda
+    assert (x.device.type, x.get_device()) == ("cpu", -1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

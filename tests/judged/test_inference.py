@@ -218,3 +218,61 @@ def test_one_value_of_a_constant_shows_no_dependence() -> None:
     assert integer_range([({"n": 10}, drawn)]) == (0, 9)
     assert integer_range([({"n": 10}, drawn), ({"n": 20}, torch.tensor([1, 17]))]) == (0, "n-1")
     assert integer_range([({"n": 10}, drawn), ({"n": 40}, drawn)]) == (0, 9)
+
+
+def test_lengths_reach_the_size_that_they_count() -> None:
+    several = [({"n": 4}, torch.tensor([1, 4])), ({"n": 16}, torch.tensor([1, 9])), ({"n": 32}, torch.tensor([2, 30]))]
+    assert integer_range(several) == (1, "n")
+    assert integer_range([*several, ({"n": 8}, torch.tensor([9]))]) == (1, 30)  # beyond the size
+
+
+SPLIT = """
+import torch
+rows = 24
+width = 48
+def reference(x):
+    BODY
+def get_inputs():
+    return [torch.randn(rows, width)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "relations", "returned"),
+    [
+        # Three columns in two parts are two and one, which broadcast; five are three and two, which do not.
+        ("a, b = x.chunk(2, dim=-1); return a * b", ["width % 2 == 0"], "rows width//2"),
+        (
+            "a, b = x.chunk(2, dim=-1); return torch.cat([-b, a], -1) * x",
+            [],
+            "rows width",
+        ),  # without an operation on both
+        ("a, b, c = x.chunk(3, dim=-1); return a * b + c", ["width % 3 == 0"], "rows width//3"),
+        # These broadcast in each run.
+        ("return x * x.sum(-1, keepdim=True)", [], "rows width"),
+        ("return x - x.mean(0)", [], "rows width"),
+    ],
+)
+def test_a_size_that_only_broadcasts_by_accident_is_refused(
+    tmp_path: Path, body: str, relations: list[str], returned: str
+) -> None:
+    found = inferred(tmp_path, SPLIT.replace("BODY", body))
+    assert [text for text in found.where if "%" in text] == relations
+    assert [" ".join(t.dims or ()) for t in found.outputs] == [returned]
+
+
+@pytest.mark.parametrize(
+    ("made", "layouts", "said"),
+    [
+        ("torch.randn(width, rows).t()", {0: (1, 0)}, "the layouts of the arguments"),
+        ("torch.randn(rows, 2 * width)[:, :width]", {0: ()}, "the layouts of the arguments"),
+        ("torch.randn(rows, width)", {}, "contiguous arguments"),
+    ],
+)
+def test_the_layouts_that_a_task_gives_its_arguments_are_kept(
+    tmp_path: Path, made: str, layouts: dict[int, tuple[int, ...]], said: str
+) -> None:
+    text = SPLIT.replace("BODY", "return x + 1").replace("torch.randn(rows, width)", made)
+    found = inferred(tmp_path, text)
+    assert found.layouts == layouts
+    assert any(sentence.startswith(said) for sentence in found.fixed)

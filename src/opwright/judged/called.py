@@ -63,18 +63,20 @@ class CalledTask:
         scalars: the arguments of a call that are no tensors, by position.
         loads_state: whether the format gives parameters to a candidate with ``load_state_dict``.
         shares_names: whether a candidate's code finds the names of the reference's file.
+        layouts: of the tensors of a call that the task makes in another layout than contiguous, by position: their
+            axes, the one with the largest steps first; none if other sizes have no such layout.
     """
 
     def __init__(
         self, file: str, reference: str, *, inputs: str, constructor: str = "", seed: int = 42,
         constants: Mapping[str, Place] | None = None, state: Sequence[str] = (),
         scalars: Mapping[int, Any] | None = None, loads_state: bool = False,
-        shares_names: bool = False, has_fixed_state: bool = False,
+        shares_names: bool = False, has_fixed_state: bool = False, layouts: Mapping[int, Sequence[int]] | None = None,
     ) -> None:  # fmt: skip
         self._source = Source(Path(file))
         self._reference, self._inputs, self._constructor, self._seed = reference, inputs, constructor, seed
         self._constants, self._state, self._scalars = constants or {}, tuple(state), scalars or {}
-        self._loads_state, self._shares_names = loads_state, shares_names
+        self._loads_state, self._shares_names, self._layouts = loads_state, shares_names, layouts or {}
         self._shown = {name: Shown.at(name, place) for name, place in self._constants.items()}
         self._names_at = functools.lru_cache(_MODULES_KEPT)(self._run)
         self._has_fixed_state = has_fixed_state
@@ -204,7 +206,7 @@ class CalledTask:
             )
 
         def candidate(*arguments: Any) -> Any:
-            passed = tree.map_tensors(torch.Tensor.contiguous, arguments)
+            passed = [self._as_the_task_makes_it(i, value) for i, value in enumerate(arguments)]
             given = tree.tensors(passed)
             inputs, state = self._parted(passed)
             with torch.no_grad(), _own_extensions(path), _as_published(given):
@@ -257,6 +259,16 @@ class CalledTask:
     def _constructor_arguments(self, constants: tuple[tuple[str, int], ...]) -> list[Any]:
         torch.manual_seed(self._seed)
         return list(self._names_at(constants)[self._constructor]())
+
+    def _as_the_task_makes_it(self, position: int, value: Any) -> Any:
+        """An argument in the layout that the task gives it: a sample has it already."""
+        axes = self._layouts.get(position)
+        if axes is None:
+            return tree.map_tensors(torch.Tensor.contiguous, value)
+        if not axes or not value.is_contiguous():
+            return value
+        back = [axes.index(axis) for axis in range(len(axes))]
+        return value.permute(axes).contiguous().permute(back)
 
     def _with_scalars(self, tensors: Sequence[Any]) -> list[Any]:
         listed = list(tensors)

@@ -46,6 +46,7 @@ class Inferred:
         where: relations of the constants.
         fixed: what was taken as fixed, and why; one sentence each.
         is_random: whether the reference draws random numbers.
+        layouts: of the tensors of a call that are not contiguous, by position: ``Run.layouts``.
     """
 
     arguments: tuple[InferredTensor, ...]
@@ -60,6 +61,7 @@ class Inferred:
     is_random: bool = False
     returns_tuple: bool = False
     scalars: Mapping[int, Any] = field(default_factory=dict)
+    layouts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def has_one_shape(self) -> bool:

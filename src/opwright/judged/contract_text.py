@@ -47,6 +47,7 @@ def contract_text(task: Task, inferred: Inferred) -> str:
         f"    constants={dict(inferred.constants)!r},",
         f"    state={list(inferred.state)!r},",
         *([f"    scalars={dict(inferred.scalars)!r},"] if inferred.scalars else []),
+        *([f"    layouts={dict(inferred.layouts)!r},"] if inferred.layouts else []),
         *(["    has_fixed_state=True,"] if inferred.fixed_state else []),
         *(["    loads_state=True,"] if task.loads_state else []),
         *(["    shares_names=True,"] if task.shares_names else []),
@@ -162,6 +163,6 @@ def _version(files: Iterable[Path | None]) -> str:
 
 def language_of(text: str) -> str:
     """The language of a candidate's file, by what it imports and contains."""
-    if re.search(r"^\s*(import triton\b|from triton\b)", text, re.MULTILINE):
+    if re.search(r"^\s*(import [^#\n]*\btriton\b|from triton\b)", text, re.MULTILINE):
         return "triton"
     return "cuda" if "__global__" in text or re.search(r"\bcuda_module\b|\.cu\b", text) else "python"

@@ -14,6 +14,7 @@ from opwright.checks.check import Check
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.observation import Observation, SkippedCase
+from opwright.contract.dtypes import short
 from opwright.contract.own_inputs import Rule
 from opwright.results import Finding, NotChecked, Status
 
@@ -48,6 +49,8 @@ def _wrong_by(rule: Rule, run: Observation) -> str:
     for i, (got, expected) in enumerate(zip(run.outputs, run.expected, strict=False)):
         if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
             return f"output {i} must have the shape {list(expected.shape)}"
+        if got.dtype != expected.dtype:  # torch.allclose refuses it
+            return f"output {i} must have the dtype {short(expected.dtype)}, got {short(got.dtype)}"
         if not torch.allclose(got.cpu().double(), expected.double(), atol=rule.atol, rtol=rule.rtol):
             return f"output {i} is beyond atol={rule.atol:g}, rtol={rule.rtol:g}"
     return ""

@@ -7,6 +7,8 @@ and libraries for GPUs are not simulated.
 from __future__ import annotations
 
 import contextlib
+import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +39,7 @@ def as_on_gpu() -> Iterator[None]:
         NotSimulatedError: the code needs a GPU for something else, or a package that is not here.
     """
     try:
-        with answers_of_a_gpu(), placed():
+        with answers_of_a_gpu(is_available=_is_gpu_available), placed():
             yield
     except ImportError as error:  # of a package, or of a library for GPUs that a built extension needs
         is_module = isinstance(error, ModuleNotFoundError)
@@ -50,15 +52,31 @@ def as_on_gpu() -> Iterator[None]:
         raise NotSimulatedError(f"the candidate needs a GPU: {first}", fix="judge it on a GPU") from error
 
 
+# Where a candidate finds a tensor.
+_PLACES = {torch.Tensor.device.__get__: torch.device("cuda", 0), torch.Tensor.get_device: 0}
+# The packages that have to know where a tensor is. What a candidate's own code does without a GPU is not its kernel.
+_OTHERS = frozenset({"torch", "triton", "opwright", "kernelsim", "numba", "cupy"})
+
+
+def _is_asked_by_a_candidate(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _OTHERS
+
+
+def _is_gpu_available() -> bool:
+    return _is_asked_by_a_candidate(sys._getframe(1))
+
+
 class placed(TorchFunctionMode):
     """A block in which what is to be made on a GPU is made in memory, and a tensor says that it is on one. It holds for
     one thread."""
 
     def __torch_function__(
-        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, function: Any, classes: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
+        if function in _PLACES and _is_asked_by_a_candidate(sys._getframe(1)):
+            return _PLACES[function]
         if function is torch.Tensor.cuda:
             return args[0]
         placed = {name: _placed(value) if name == "device" else value for name, value in (kwargs or {}).items()}

@@ -131,6 +131,7 @@ def _stated(
         is_random=bool(own.draws),
         returns_tuple=own.returns_tuple,
         scalars=own.scalars,
+        layouts=own.layouts,
     )
 
 
@@ -269,7 +270,7 @@ def _vary(
         for other in dict.fromkeys((2 * value, value + 1, max(1, value // 2), 3 * value)):
             if other != value and fits(reference, {name: other}) and (one := run({name: other})) is not None:
                 runs.append(({**values, name: other}, one))
-        runs = [(v, one) for v, one in runs if one.ranks == own.ranks and one.scalars == own.scalars]
+        runs = [(v, one) for v, one in runs if _is_alike(one, own) and one.scalars == own.scalars]
         if any(one.shapes != own.shapes for _, one in runs):
             found[name] = runs
     return found, untried
@@ -290,8 +291,12 @@ def _together(
         if not reference.has_time or not fits(reference, chosen):
             continue
         one = run(chosen)
-        found.append((chosen, one if one is not None and one.ranks == own.ranks else None))
+        found.append((chosen, one if one is not None and _is_alike(one, own) else None))
     return found
+
+
+def _is_alike(one: Run, own: Run) -> bool:
+    return one.ranks == own.ranks and not one.broadcasts_more_than(own)
 
 
 def _ranges(reference: Reference, own: Run, found: _Varied, *, is_by_constant: bool) -> dict[int, Range]:
@@ -337,7 +342,10 @@ def _elements_at(reference: Reference, values: Mapping[str, int]) -> int:
 def _fixed(source: Source, own: Run, found: _Varied, places: Mapping[str, Place]) -> Iterator[str]:
     dtypes = ", ".join(dict.fromkeys(short(t.dtype) for t in own.tensors))
     yield f"dtype {dtypes}: the task has no other"
-    yield "contiguous arguments: the task makes no others"
+    if own.layouts:
+        yield "the layouts of the arguments: the task makes no others"
+    else:
+        yield "contiguous arguments: the task makes no others"
     for name, value in source.constants.items():
         if name in found.untried:
             yield f"{name} = {value}: no other value was tried, because the reference takes long"

@@ -6,6 +6,7 @@ A reference that reads values, such as the lengths of sequences, does not run on
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ import torch
 
 from opwright import tree
 from opwright.contract.definition.randomness import RandomOperations
-from opwright.internals.compiler import fake_tensors
+from opwright.internals.compiler import DispatchMode, fake_tensors
 from opwright.internals.tensors import version_of
 from opwright.judged.calling.parameters import first_of, state_of
 from opwright.judged.sources import Source
@@ -32,7 +33,7 @@ Axis = tuple[int, int]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the reference: what it got and returned."""
+    """One run of the reference: what it got and returned, and the sizes of the operands of its pointwise operations."""
 
     inputs: tuple[Any, ...]
     state: Mapping[str, torch.Tensor]
@@ -41,6 +42,16 @@ class Run:
     draws: str
     returns_tuple: bool
     function: Callable[..., Any]
+    pointwise: tuple[tuple[str, tuple[Sizes, ...]], ...] = ()
+
+    def broadcasts_more_than(self, other: Run) -> bool:
+        """Whether the same operations stretch an axis of one element, where the other run has equal sizes.
+
+        That is an accident of small sizes: the halves of three elements are two and one, which no task means.
+        """
+        if [name for name, _ in self.pointwise] != [name for name, _ in other.pointwise]:
+            return False
+        return any(map(_stretches, (s for _, s in self.pointwise), (s for _, s in other.pointwise)))
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -66,6 +77,13 @@ class Run:
         """How many parameters and buffers have the constructor's values in every run."""
         module = getattr(self.function, "__self__", None)
         return len(state_of(module)) - len(self.state) if isinstance(module, torch.nn.Module) else 0
+
+    @property
+    def layouts(self) -> dict[int, tuple[int, ...]]:
+        """Of the tensors of a call that are not contiguous, by position: their axes, the one with the largest steps
+        first. No axes if elements lie apart, or are shared, so that other sizes have no such layout."""
+        tensors = [t for t in self.inputs if isinstance(t, torch.Tensor)]
+        return {i: _order_of(t) for i, t in enumerate(tensors) if not t.is_contiguous()}
 
     @property
     def ranks(self) -> list[int]:
@@ -137,14 +155,15 @@ class Reference:
             inputs = [next(resized) if isinstance(t, torch.Tensor) else t for t in inputs]
             state = dict(zip(state, resized, strict=True))
         versions = {name: version_of(t) for name, t in state.items()}
-        if sizes and state:
-            returned = torch.func.functional_call(function, dict(state), tuple(inputs))
-        else:
-            returned = function(*inputs)
+        with _Pointwise() as seen:
+            if sizes and state:
+                returned = torch.func.functional_call(function, dict(state), tuple(inputs))
+            else:
+                returned = function(*inputs)
         updated = tuple(name for name, t in state.items() if version_of(t) != versions[name])
         called = function.forward if isinstance(function, torch.nn.Module) else function
         outputs, returns_tuple = tuple(tree.tensors(returned)), not isinstance(returned, torch.Tensor)
-        return Run(tuple(inputs), state, outputs, updated, drawn.first, returns_tuple, called)
+        return Run(tuple(inputs), state, outputs, updated, drawn.first, returns_tuple, called, tuple(seen.operations))
 
     def _function(self, constants: Mapping[str, int]) -> tuple[Any, Mapping[str, torch.Tensor]]:
         """The reference, and its parameters and buffers if it is a module, but for more than an operator has."""
@@ -182,6 +201,37 @@ class Reference:
                 return torch.func.functional_call(function, {name: t.clone() for name, t in values.items()}, given)
 
         return call
+
+
+class _Pointwise(DispatchMode):  # type: ignore[misc]  # found at run time
+    """A block whose pointwise operations it records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = list[tuple[str, tuple[Sizes, ...]]]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.pointwise in function.tags:
+            operands = tree.tensors([args, kwargs or {}])
+            self.operations.append((function.name(), tuple(tuple(map(int, t.shape)) for t in operands)))
+        return function(*args, **(kwargs or {}))
+
+
+def _order_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    steps = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda axis: -int(steps[axis])))
+    return order if tensor.permute(order).is_contiguous() else ()
+
+
+def _stretches(operands: Sequence[Sizes], others: Sequence[Sizes]) -> bool:
+    """Whether an axis has one element in an operand and more in another one, where others have equal sizes."""
+    if [len(shape) for shape in operands] != [len(shape) for shape in others]:
+        return False
+    axes, other_axes = (itertools.zip_longest(*(reversed(shape) for shape in shapes)) for shapes in (operands, others))
+    return any(
+        1 in own and len(set(own) - {None}) > 1 and len(known := set(other) - {None}) == 1 and known != {1}
+        for own, other in zip(axes, other_axes, strict=True)
+    )
 
 
 def _resized(tensors: Sequence[torch.Tensor], sizes: Mapping[Axis, int]) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ _REACHED = 0.5
 
 
 def integer_range(drawn: Sequence[tuple[Mapping[str, int], torch.Tensor]]) -> Range | None:
-    """The range of an integer argument: below a constant, if the values that the task draws follow it.
+    """The range of an integer argument: below or up to a constant, if the values that the task draws follow it.
 
     Args:
         drawn: what the task draws for several values of its constants.
@@ -33,9 +33,11 @@ def integer_range(drawn: Sequence[tuple[Mapping[str, int], torch.Tensor]]) -> Ra
     low = min(int(tensor.min()) for _, tensor in drawn)
     tops = [(constants, int(tensor.max())) for constants, tensor in drawn]
     for name in drawn[0][0]:
-        several = len({constants[name] for constants, _ in tops}) > 1  # one value shows no dependence
-        if several and all(_REACHED * (constants[name] - 1) <= top < constants[name] for constants, top in tops):
-            return low, f"{name}-1"
+        if len({constants[name] for constants, _ in tops}) == 1:
+            continue  # one value shows no dependence
+        for highest, text in ((-1, f"{name}-1"), (0, name)):  # an index, and a length
+            if all(_REACHED * (c[name] + highest) <= top <= c[name] + highest for c, top in tops):
+                return low, text
     return low, max(top for _, top in tops)
 
 
