@@ -11,7 +11,7 @@ import torch
 from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import CudaSource
-from opwright.errors import NotSimulatedError
+from opwright.errors import LaunchError, NotSimulatedError
 
 pytestmark = pytest.mark.compiler
 
@@ -118,3 +118,49 @@ def test_more_of_cpp(body: str, expected: str) -> None:
     except RuntimeError as error:
         found = str(error)
     assert expected in found
+
+
+SHARED = """
+template <typename T, int N>
+__global__ void filled(T* y) { extern __shared__ char raw[]; T* s = (T*)raw; s[N] = 3; y[0] = s[N]; }
+__global__ void other(float* y) {}
+torch::Tensor f(torch::Tensor y, int bytes) {
+  SET
+  filled<float, 4><<<1, 1, bytes>>>(y.data_ptr<float>());
+  return y;
+}
+"""
+ATTRIBUTE, CARVEOUT = "cudaFuncAttributeMaxDynamicSharedMemorySize", "cudaFuncAttributePreferredSharedMemoryCarveout"
+ONCE = "static bool set = false; if (!set) {"
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "is_allowed"),
+    [
+        ("", 48 * 1024, True),
+        ("", 48 * 1024 + 4, False),
+        (f"cudaFuncSetAttribute(filled<float, 4>, {ATTRIBUTE}, bytes);", 64 * 1024, True),
+        (f"cudaFuncSetAttribute((const void*)filled<float,4>, {ATTRIBUTE}, 65536);", 64 * 1024, True),
+        (f"auto k = filled<float, 4>; cudaFuncSetAttribute(k, {ATTRIBUTE}, 65536);", 64 * 1024, True),
+        (f"{ONCE} cudaFuncSetAttribute(filled<float, 4>, {ATTRIBUTE}, bytes); set = true; }}", 64 * 1024, True),
+        (f"cudaFuncSetAttribute(filled<float, 4>, {ATTRIBUTE}, 50000);", 64 * 1024, False),
+        (f"cudaFuncSetAttribute(filled<float, 5>, {ATTRIBUTE}, bytes);", 64 * 1024, False),
+        (f"cudaFuncSetAttribute(other, {ATTRIBUTE}, bytes);", 64 * 1024, False),
+        (f"cudaFuncSetAttribute(filled<float, 4>, {CARVEOUT}, 100);", 64 * 1024, False),
+    ],
+)  # fmt: skip
+def test_much_shared_memory_has_to_be_allowed(before: str, count: int, is_allowed: bool) -> None:
+    f = function(SHARED.replace("SET", before))
+    if is_allowed:
+        assert [f(torch.zeros(1), count).item() for _ in range(2)] == [3, 3]
+        return
+    with pytest.raises(LaunchError, match="bytes of dynamic shared memory, got"):
+        f(torch.zeros(1), count)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("unsigned int", 4), ("size_t", 8), ("uint32_t", 4), ("unsigned long long", 8), ("unsigned short", 2)],
+)
+def test_sizes_of_types(name: str, size: int) -> None:
+    assert function(f"int f(int x) {{ return sizeof({name}) * x; }}")(1) == size

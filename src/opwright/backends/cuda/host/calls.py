@@ -26,7 +26,7 @@ from opwright.backends.cuda.host.values import (
 from opwright.backends.cuda.simulated import telling_limits_from_errors
 from opwright.backends.gpu.cuda_launches import who_takes_cuda_launches
 from opwright.backends.simulation import Parameter, simulated_kernel, split_commas
-from opwright.errors import CompileError, LaunchError
+from opwright.errors import CompileError, LaunchError, NotSimulatedError
 
 __all__ = ["Calls"]
 
@@ -38,8 +38,16 @@ _WITH_ADDRESSES = WITH_ADDRESSES | ALLOCATING
 _DISPATCH = re.compile(r"(?:AT_DISPATCH|THO_DISPATCH)_\w+")
 
 
+# The bytes of dynamic shared memory that every kernel may have (CUDA's programming guide).
+_SHARED_BYTES = 48 * 1024
+_MOST_SHARED, _ANY = "cudaFuncAttributeMaxDynamicSharedMemorySize", "any kernel"
+
+
 class Calls(Expressions):
     """What an expression calls."""
+
+    # By kernel, the bytes of dynamic shared memory that cudaFuncSetAttribute has allowed it.
+    shared_bytes: dict[str, int]
 
     def _of_call_expression(self, node: Any) -> Run:
         called, listed = node.child_by_field_name("function"), node.child_by_field_name("arguments")
@@ -60,6 +68,8 @@ class Calls(Expressions):
             return self._error(node)
         if bare in NO_EFFECT:
             return lambda scope: 0
+        if bare == "cudaFuncSetAttribute":
+            return self._attribute_of_a_kernel(arguments)
         if _DISPATCH.fullmatch(bare):
             return self._dispatch(node, bare, arguments)
         if bare == "numeric_limits":
@@ -87,6 +97,37 @@ class Calls(Expressions):
         if self._lacks_arguments(text):
             raise self._not_simulated(called, f"the launch of the template {text} without its arguments")
         return lambda scope: with_types(text, scope)
+
+    def _attribute_of_a_kernel(self, arguments: Sequence[Any]) -> Run:
+        """``cudaFuncSetAttribute``: how much dynamic shared memory a kernel may have. Where its name is not plain, it
+        counts for all."""
+        kernel = arguments[0]
+        while kernel.type in ("cast_expression", "parenthesized_expression"):
+            kernel = kernel.child_by_field_name("value") or kernel.named_children[0]
+        named, which = self._kernel_or_any(kernel), text_of(arguments[1]) if len(arguments) == 3 else ""
+        count = self._value(arguments[2]) if which.endswith(_MOST_SHARED) else lambda scope: None
+
+        def run(scope: Scope) -> int:
+            if (most := count(scope)) is not None:
+                self.shared_bytes[_plain(named(scope))] = int(most)
+            return 0
+
+        return run
+
+    def _kernel_or_any(self, node: Any) -> Run:
+        text = text_of(node)
+        try:
+            return self._kernel_of(node, text, text.partition("<")[0].rpartition("::")[2])
+        except NotSimulatedError:
+            return lambda scope: _ANY
+
+    def _refuse_shared(self, kernel: str, count: Any, node: Any) -> None:
+        most = max(self.shared_bytes.get(_plain(kernel), 0), self.shared_bytes.get(_ANY, 0), _SHARED_BYTES)
+        if isinstance(count, int) and count > most:
+            raise LaunchError(
+                f"{self._where(node)}: {kernel} may have {most:,} bytes of dynamic shared memory, got {count:,}",
+                fix=f"call cudaFuncSetAttribute({kernel}, {_MOST_SHARED}, bytes) before the launch",
+            )
 
     def _lacks_arguments(self, text: str) -> bool:
         return "<" not in text and self.module.source.defining(text).is_template(text.rpartition("::")[2])
@@ -232,14 +273,15 @@ class Calls(Expressions):
         values = [self._value(argument) for argument in arguments]
 
         def run(scope: Scope) -> None:
-            kernel = self.module[named(scope)]
-            launch = tuple(place(scope) for place in places)
+            name = named(scope)
+            kernel, launch = self.module[name], tuple(place(scope) for place in places)
             passed = [value(scope) for value in values]
             if 0 in launch[0] if isinstance(launch[0], tuple) else launch[0] == 0:
                 raise LaunchError(
                     f"{self._where(node)}: a grid must have blocks, got {launch[0]}",
                     fix="return before the launch where there is nothing to do: a GPU refuses an empty grid",
                 )
+            self._refuse_shared(name, launch[2] if len(launch) > 2 else 0, node)
             taken_over = who_takes_cuda_launches()
             if taken_over is not None:  # meta tensors have no memory to pass, and no simulator need be compiled
                 taken_over(kernel, launch)
@@ -263,6 +305,10 @@ class Calls(Expressions):
                 f"{self._where(node)}: {text_of(node)}: an argument must be a {wanted}, got a {value.type_name}*",
                 fix="cast it: C++ does not convert one into the other",
             )
+
+
+def _plain(kernel: str) -> str:
+    return kernel if kernel == _ANY else kernel.replace(" ", "")
 
 
 def _is_address(node: Any) -> bool:

@@ -45,8 +45,8 @@ CONSTANTS: dict[str, Any] = {
 }  # fmt: skip
 # Functions that check or order what a GPU does. What is passed to them is not computed.
 NO_EFFECT = frozenset({
-    "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaFuncSetAttribute",
-    "cudaSetDevice", "cublasSetStream", "cublasDestroy", "printf", "fprintf", "C10_CUDA_KERNEL_LAUNCH_CHECK",
+    "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaSetDevice",
+    "cublasSetStream", "cublasDestroy", "printf", "fprintf", "C10_CUDA_KERNEL_LAUNCH_CHECK",
     "STD_CUDA_KERNEL_LAUNCH_CHECK",
 })  # fmt: skip
 

@@ -48,6 +48,7 @@ class HostPart(Statements):
 
     module: CudaModule
     lambdas: set[str] = field(default_factory=set)
+    shared_bytes: dict[str, int] = field(default_factory=dict)
     _functions: dict[str, _Function] = field(default_factory=dict)
 
     def function(self, name: str) -> Callable[..., Any]:

@@ -163,7 +163,7 @@ _BYTES_OF_OTHERS = {
 } | {"char": 1, "half2": 4, "__half2": 4, "__nv_bfloat162": 4, "nv_bfloat162": 4}  # fmt: skip
 _UNSIGNED_BITS = {
     "unsigned": 32, "unsigned int": 32, "uint32_t": 32, "uint": 32, "size_t": 64, "uint64_t": 64, "unsigned long": 64,
-    "unsigned long long": 64, "uint16_t": 16, "uint8_t": 8, "uintptr_t": 64,
+    "unsigned long long": 64, "unsigned short": 16, "uint16_t": 16, "uint8_t": 8, "uintptr_t": 64,
 }  # fmt: skip
 
 
@@ -191,7 +191,10 @@ def are_other_types(a: str, b: str) -> bool:
 def size_of_type(name: str) -> int | None:
     """``sizeof``, in bytes; None if it is not known."""
     dtype = dtype_of_type(name)
-    return dtype.itemsize if dtype is not None else _BYTES_OF_OTHERS.get(name)
+    if dtype is not None:
+        return dtype.itemsize
+    bits = _UNSIGNED_BITS.get(name) or _BITS.get(name)
+    return bits // 8 if bits else _BYTES_OF_OTHERS.get(name)
 
 
 def convert(value: Any, type_name: str) -> Any:
