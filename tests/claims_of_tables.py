@@ -316,15 +316,14 @@ def _of_simulated_candidates(page: str) -> Iterator[tuple[str, str]]:
     ):
         yield page, f"| {words} | {kinds.pop(kind)} |"
     yield page, f"| out of bounds, or wrong, for other sizes | {sum(kinds.values())} |"
-    rows = record("2026-11-30-cpu-judged-candidates-kernelbench.json")["rows"]
+    rows = record("2026-12-01-cpu-judged-candidates-kernelbench.json")["rows"]
     for source in ("KernelBenchLeaderboard", "technoabsurdist/KernelBench"):
         found = Counter(_outcome(row) for row in rows if row["of"] == source)
         counts = [found[column] for column in ("right", "fail", "other sizes", "refused", "not finished")]
         yield page, f"| {source} | {' | '.join(map(str, counts))} |"
     finished = [row for row in rows if row["status"] in ("pass", "warning", "fail")]
     failed = [row for row in finished if row["status"] == "fail"]
-    assert len(failed) == 16
-    yield page, f"Sixteen of the {len(finished)} that finished fail, and each failure is real"
+    yield page, f"Of the {len(finished)} that finished, {len(failed)} fail, and each failure is real"
     yield page, f"A median candidate takes {median(row['seconds'] for row in finished):g} s on one core"
     for kind, words in (("cancels", "a formula that cancels"), ("approximates GELU with tanh", "tanh in place of erf")):
         assert f"| {words}" in (REPOSITORY / page).read_text()
