@@ -21,12 +21,14 @@ class Rule:
     """What a published format calls correct: ``torch.allclose`` of each output, for the samples.
 
     Attributes:
+        of_half: both tolerances for results in float16 and bfloat16; those of other results if it is zero.
         strict_state: whether a module must take the reference's state with ``load_state_dict(strict=True)``.
     """
 
     format: str
     atol: float
     rtol: float
+    of_half: float = 0.0
     strict_state: bool = False
 
 

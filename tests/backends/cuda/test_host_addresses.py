@@ -42,7 +42,7 @@ def test_limits_of_the_device(body: str, expected: int) -> None:
         ("cudaDeviceProp prop; cudaGetDeviceProperties(&prop, 0); return prop.clockRate;", "the field clockRate"),
         ("cudaDeviceProp prop; return prop.warpSize;", "the field warpSize"),
         ("int v; cudaDeviceGetAttribute(&v, cudaDevAttrClockRate, 0); return v;", "cudaDevAttrClockRate"),
-        ("int v; cudaDriverGetVersion(&v); return v;", "pointer expression"),
+        ("int v; cudaDriverGetVersion(&v); return v;", "a call of cudaDriverGetVersion"),
         ("int v = 1; int* p = &v; return *p;", "pointer expression"),
         ("cudaGetDevice(&outside); return 0;", "outside"),
         ("int64_t d; cudaGetDevice(&d); return d;", "a variable of type int64_t, for a int"),

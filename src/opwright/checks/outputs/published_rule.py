@@ -18,7 +18,7 @@ from opwright.contract.dtypes import short
 from opwright.contract.own_inputs import Rule
 from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["CHECK", "NAME", "WRONG_BY", "check"]
+__all__ = ["CHECK", "NAME", "WRONG_BY", "check", "wrong_by"]
 
 NAME = "published rule"
 # How messages begin that say that a format calls a kernel wrong.
@@ -35,14 +35,14 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         if isinstance(run, SkippedCase):
             yield NotChecked(NAME, run.why)
             continue
-        wrong = _wrong_by(rule, run)
+        wrong = wrong_by(rule, run)
         message = f"{WRONG_BY} {rule.format}: {wrong}" if wrong else f"correct by the rule of {rule.format}"
         if context.op.contract.own_inputs.samples_are_smaller:
             message = f"{message} (for smaller inputs than the task's own)"
         yield Finding(NAME, Status.WARNING if wrong else Status.PASS, str(case), message)
 
 
-def _wrong_by(rule: Rule, run: Observation) -> str:
+def wrong_by(rule: Rule, run: Observation) -> str:
     """What the rule finds; "" if nothing."""
     if isinstance(run.outputs, Raised):
         return f"it raised {run.outputs.kind}"
@@ -51,8 +51,10 @@ def _wrong_by(rule: Rule, run: Observation) -> str:
             return f"output {i} must have the shape {list(expected.shape)}"
         if got.dtype != expected.dtype:  # torch.allclose refuses it
             return f"output {i} must have the dtype {short(expected.dtype)}, got {short(got.dtype)}"
-        if not torch.allclose(got.cpu().double(), expected.double(), atol=rule.atol, rtol=rule.rtol):
-            return f"output {i} is beyond atol={rule.atol:g}, rtol={rule.rtol:g}"
+        is_half = rule.of_half and expected.dtype in (torch.float16, torch.bfloat16)
+        atol, rtol = (rule.of_half, rule.of_half) if is_half else (rule.atol, rule.rtol)
+        if not torch.allclose(got.cpu().double(), expected.double(), atol=atol, rtol=rtol):
+            return f"output {i} is beyond atol={atol:g}, rtol={rtol:g}"
     return ""
 
 

@@ -48,7 +48,7 @@ def tasks(paths: Sequence[str], references: Path | None, scratch: Path) -> Itera
         constructor = "get_init_inputs" if "get_init_inputs" in problem.read_text(errors="replace") else ""
         yield Task(
             name, NAME, problem, _REFERENCE, tuple(_candidates(found)),
-            constructor=constructor, rule=Rule(NAME, 1e-4, 1e-4), expects_kernel=True, shares_names=True,
+            constructor=constructor, rule=Rule(NAME, 1e-4, 1e-4, of_half=1e-2), expects_kernel=True, shares_names=True,
         )  # fmt: skip
 
 

@@ -154,6 +154,8 @@ class Calls(Expressions):
         macro = self._macro_called(name, node, has_parameters=True)
         if macro is not None:
             return self._macro(node, macro, arguments)
+        if not self._is_known(name):
+            raise self._not_simulated(node, f"a call of {name}")
         takes_addresses = name in _WITH_ADDRESSES and name not in self.lambdas | self.own_names
         values = [self._address(a) if takes_addresses and _is_address(a) else self._value(a) for a in arguments]
         if name in NUMBERS:
@@ -171,6 +173,10 @@ class Calls(Expressions):
         if templated:
             values = [self._cast(templated, value, node) for value in values]
         return lambda scope: self._guarded(node, function, *(value(scope) for value in values))
+
+    def _is_known(self, name: str) -> bool:
+        known = (NUMBERS, ("dim3",), self.lambdas, self.own_names, _WITH_ADDRESSES, FUNCTIONS)
+        return any(name in names for names in known)
 
     def _address(self, node: Any) -> Run:
         """``&variable``, for a function that reads it or assigns to it before it returns. A cast of it to ``void**``,
