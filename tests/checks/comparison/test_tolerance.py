@@ -160,6 +160,18 @@ def test_either_of_equal_values_may_be_chosen_and_no_other(dtype):
     assert wrong(expected, x.topk(2).indices[:, 1]) > 80  # bfloat16 has many ties
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_either_of_equal_infinities_may_be_chosen_and_no_other(dtype):
+    """NaN is the largest number where torch chooses."""
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[1, inf, 2, inf, -inf, 5], [nan, 3, nan, 1, inf, 2]], dtype=dtype)
+    expected = computation(lambda x: x.topk(2).indices, x, terms=6)
+    assert wrong(expected, torch.tensor([[1, 3], [0, 2]])) == 0
+    assert wrong(expected, torch.tensor([[3, 1], [2, 0]])) == 0
+    assert wrong(expected, torch.tensor([[1, 5], [0, 4]])) == 2
+    assert wrong(expected, torch.tensor([[1, 4], [4, 2]])) == 2
+
+
 def test_denormal_results_may_be_zero_in_float32_and_not_in_float16():
     tiny = torch.full((3,), 1e-39)
     assert wrong(computation(lambda x: x * 1, tiny), torch.zeros(3)) == 0

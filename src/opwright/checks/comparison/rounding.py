@@ -226,7 +226,7 @@ class _Perturbed(_Exactly):
         if name.startswith(_OF_MATRICES) and is_floating(args[0]):
             args = (self._off_by_others(args[0], name), *args[1:])
         elif name in _CHOOSES and is_floating(args[0]):
-            args = (self._without_equal_zeros(args[0]), *args[1:])
+            args = (self._without_ties(args[0]), *args[1:])
         if name in _OPERANDS:
             args = self._with_narrow_operands(func, args, _OPERANDS[name])
         out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -287,9 +287,16 @@ class _Perturbed(_Exactly):
             of = size.square().sum((-2, -1) if "svd" in name or "eig" in name else -2, keepdim=True).sqrt()
         return t + self._noise(t.shape) * self._finest * of
 
-    def _without_equal_zeros(self, t: torch.Tensor) -> torch.Tensor:
-        """Zeros are equal to each other, too, and no relative error changes that."""
-        return torch.where(t == 0, (1e-300 * self._noise(t.shape)).to(t.dtype), t)
+    def _without_ties(self, t: torch.Tensor) -> torch.Tensor:
+        """Zeros are equal to each other, and so are infinities; no relative error changes that. Torch takes NaN for the
+        largest number."""
+        noise = self._noise(t.shape)
+        t = torch.where(t == 0, (1e-300 * noise).to(t.dtype), t)
+        if t.is_complex() or bool(t.isfinite().all()):
+            return t
+        largest = torch.finfo(t.dtype).max
+        t = torch.where(t.isinf(), t.sign() * (largest * (0.98 + 0.005 * noise)).to(t.dtype), t)
+        return torch.where(t.isnan(), (largest * (0.995 + 0.004 * noise)).to(t.dtype), t)
 
     def _off_by_the_mean(self, t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         """Each sum of a Fourier transform is off by as much as all of them are in the mean."""
