@@ -282,11 +282,13 @@ def _of_timing() -> Iterator[tuple[str, str]]:
 
 
 def _of_kernels() -> Iterator[tuple[str, str]]:
+    from opwright.backends.cuda.host import calls
     from opwright.backends.gpu import launcher
     from opwright.fast_path import extension
     from opwright.runtime.cuda_graphs import graphed
 
     yield "docs/cuda.md", f"if it needs more than {launcher._DEFAULT_SHARED_BYTES >> 10} KB"
+    yield "docs/cuda.md", f"more than {calls._SHARED_BYTES >> 10} KiB of dynamic shared memory"
     overhead = _record("2026-11-21-h200-cuda.json")["overhead"]
     add = statistics.mean([overhead["torch.add"], overhead["torch.add (again)"]])
     yield "docs/cuda.md", f"relative to `torch.add` ({add:.1f} µs)"

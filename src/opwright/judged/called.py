@@ -265,10 +265,8 @@ class CalledTask:
         axes = self._layouts.get(position)
         if axes is None:
             return tree.map_tensors(torch.Tensor.contiguous, value)
-        if not axes or not value.is_contiguous():
-            return value
-        back = [axes.index(axis) for axis in range(len(axes))]
-        return value.permute(axes).contiguous().permute(back)
+        as_is = not axes or not value.is_contiguous()
+        return value if as_is else value.permute(axes).contiguous().permute([*map(axes.index, range(len(axes)))])
 
     def _with_scalars(self, tensors: Sequence[Any]) -> list[Any]:
         listed = list(tensors)

@@ -288,15 +288,13 @@ class _Perturbed(_Exactly):
         return t + self._noise(t.shape) * self._finest * of
 
     def _without_ties(self, t: torch.Tensor) -> torch.Tensor:
-        """Zeros are equal to each other, and so are infinities; no relative error changes that. Torch takes NaN for the
-        largest number."""
+        """Zeros and infinities, which no relative error tells apart. Torch takes NaN for the largest number."""
         noise = self._noise(t.shape)
         t = torch.where(t == 0, (1e-300 * noise).to(t.dtype), t)
         if t.is_complex() or bool(t.isfinite().all()):
             return t
-        largest = torch.finfo(t.dtype).max
-        t = torch.where(t.isinf(), t.sign() * (largest * (0.98 + 0.005 * noise)).to(t.dtype), t)
-        return torch.where(t.isnan(), (largest * (0.995 + 0.004 * noise)).to(t.dtype), t)
+        infinite, nan = (torch.finfo(t.dtype).max * (noise * 0.004 + share) for share in (0.98, 0.995))
+        return torch.where(t.isinf(), t.sign() * infinite.to(t.dtype), torch.where(t.isnan(), nan.to(t.dtype), t))
 
     def _off_by_the_mean(self, t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         """Each sum of a Fourier transform is off by as much as all of them are in the mean."""

@@ -7,7 +7,7 @@ and libraries for GPUs are not simulated.
 from __future__ import annotations
 
 import contextlib
-import sys
+import inspect
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -58,12 +58,14 @@ _PLACES = {torch.Tensor.device.__get__: torch.device("cuda", 0), torch.Tensor.ge
 _OTHERS = frozenset({"torch", "triton", "opwright", "kernelsim", "numba", "cupy"})
 
 
-def _is_asked_by_a_candidate(frame: types.FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _OTHERS
+def _is_asked_by_a_candidate(asked: types.FrameType | None) -> bool:
+    """Whether the function with this frame was called by a candidate's own code."""
+    caller = asked.f_back if asked is not None else None
+    return caller is not None and str(caller.f_globals.get("__name__", "")).partition(".")[0] not in _OTHERS
 
 
 def _is_gpu_available() -> bool:
-    return _is_asked_by_a_candidate(sys._getframe(1))
+    return _is_asked_by_a_candidate(inspect.currentframe())
 
 
 class placed(TorchFunctionMode):
@@ -75,7 +77,7 @@ class placed(TorchFunctionMode):
     ) -> Any:
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return True
-        if function in _PLACES and _is_asked_by_a_candidate(sys._getframe(1)):
+        if function in _PLACES and _is_asked_by_a_candidate(inspect.currentframe()):
             return _PLACES[function]
         if function is torch.Tensor.cuda:
             return args[0]
