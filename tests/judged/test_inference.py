@@ -242,11 +242,8 @@ def get_inputs():
     [
         # Three columns in two parts are two and one, which broadcast; five are three and two, which do not.
         ("a, b = x.chunk(2, dim=-1); return a * b", ["width % 2 == 0"], "rows width//2"),
-        (
-            "a, b = x.chunk(2, dim=-1); return torch.cat([-b, a], -1) * x",
-            [],
-            "rows width",
-        ),  # without an operation on both
+        # Nothing broadcasts where both parts are put together.
+        ("a, b = x.chunk(2, dim=-1); return torch.cat([-b, a], -1) * x", [], "rows width"),
         ("a, b, c = x.chunk(3, dim=-1); return a * b + c", ["width % 3 == 0"], "rows width//3"),
         # These broadcast in each run.
         ("return x * x.sum(-1, keepdim=True)", [], "rows width"),

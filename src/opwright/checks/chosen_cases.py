@@ -14,8 +14,6 @@ __all__ = ["large_cases", "long_cases", "typical_cases", "with_other_shapes", "w
 
 # The maximum number of elements in a typical case, and in a dim of one that is not long.
 _MODERATE, _LONG = 4096, 2048
-# A typical case is called some forty times. In a simulator, a call takes at most so long, if there is such a case.
-_QUICK_S = 0.25
 
 
 def typical_cases(context: Context, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
@@ -27,8 +25,7 @@ def typical_cases(context: Context, count: int, *, layouts: Sequence[str] = ("co
     ]
     if not wanted and layouts == ("contiguous",):  # the kernel takes other layouts only
         wanted = [c for c in context.cases if c.is_plain and 0 < elements(context.op.contract, c) <= _MODERATE]
-    took = context.records.seconds
-    wanted.sort(key=lambda c: (took.get(c, 0.0) > _QUICK_S, -elements(context.op.contract, c)))
+    wanted.sort(key=lambda c: -elements(context.op.contract, c))
     found = list(itertools.islice((c for c in wanted if context.ran(c)), count))
     return found or _smallest(context, count, layouts)
 

@@ -11,7 +11,7 @@ import torch
 from opwright.backends.cuda.host.part import HostPart
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.simulation import CudaSource
-from opwright.errors import LaunchError, NotSimulatedError
+from opwright.errors import KernelError, LaunchError, NotSimulatedError
 
 pytestmark = pytest.mark.compiler
 
@@ -110,6 +110,9 @@ def test_what_is_not_known_is_refused(body: str) -> None:
         ("auto t = std::make_tuple(1, 4); return x + std::get<2>(t);", "index"),
         ("at::TensorOptions o = x.options(); return torch::ones({1}, o) + x;", "2"),
         ("return torch::max_pool1d(x.view({1, 1, 1}), 1, 1).view({1});", "1"),
+        ("return torch::avg_pool2d(x.view({1, 1, 1}), 1).view({1}) * 3;", "3"),
+        ("return torch::layer_norm(x, {1}) + 4;", "4"),
+        ("return torch::prod(x) + torch::argmax(x);", "1"),
     ],
 )
 def test_more_of_cpp(body: str, expected: str) -> None:
@@ -146,6 +149,7 @@ ONCE = "static bool set = false; if (!set) {"
         (f"cudaFuncSetAttribute(filled<float, 4>, {ATTRIBUTE}, 50000);", 64 * 1024, False),
         (f"cudaFuncSetAttribute(filled<float, 5>, {ATTRIBUTE}, bytes);", 64 * 1024, False),
         (f"cudaFuncSetAttribute(other, {ATTRIBUTE}, bytes);", 64 * 1024, False),
+        (f"cudaFuncSetAttribute(filled<float, 4>, {ATTRIBUTE}, 300000);", 64 * 1024, False),  # CUDA refuses it
         (f"cudaFuncSetAttribute(filled<float, 4>, {CARVEOUT}, 100);", 64 * 1024, False),
     ],
 )  # fmt: skip
@@ -164,3 +168,10 @@ def test_much_shared_memory_has_to_be_allowed(before: str, count: int, is_allowe
 )
 def test_sizes_of_types(name: str, size: int) -> None:
     assert function(f"int f(int x) {{ return sizeof({name}) * x; }}")(1) == size
+
+
+def test_an_extension_may_have_no_kernel_and_a_module_must() -> None:
+    source = CudaSource("torch::Tensor f(torch::Tensor x) { return x + 1; }")
+    assert HostPart(CudaModule(source, needs_kernels=False)).function("f")(torch.ones(1)).item() == 2
+    with pytest.raises(KernelError, match="must define a __global__ function"):
+        CudaModule(source)

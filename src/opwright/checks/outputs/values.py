@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -41,15 +42,15 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield why
         return
     sizes = ErrorSizes()
-    selected = context.request.selected
-    is_metadata_checked = not selected or "metadata" in selected
-
-    def checker(context: Context, run: Observation) -> str | None:
-        wrong = find_error(context, run, sizes)
-        return wrong if wrong is not None or is_metadata_checked else _other_dtype(context, run)
-
-    for found in check_each_case(context, NAME, checker):
+    for found in check_each_case(context, NAME, functools.partial(_find_error_or_dtype, sizes=sizes)):
         yield dataclasses.replace(found, error_histogram=sizes.histogram()) if isinstance(found, Finding) else found
+
+
+def _find_error_or_dtype(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
+    """``find_error``, or another dtype, if the check "metadata" does not look at that."""
+    selected = context.request.selected
+    wrong = find_error(context, run, sizes)
+    return wrong if wrong is not None or not selected or "metadata" in selected else _other_dtype(context, run)
 
 
 def _other_dtype(context: Context, run: Observation) -> str | None:
@@ -66,7 +67,7 @@ def _other_dtype(context: Context, run: Observation) -> str | None:
 
 def _check_distributions(context: Context) -> Iterator[Finding | NotChecked]:
     """Each case runs; a few are sampled, and the distributions of their results compared."""
-    found = list(check_each_case(context, NAME, find_error))
+    found = list(check_each_case(context, NAME, _find_error_or_dtype))
     yield from (f for f in found if isinstance(f, NotChecked) or f.status is Status.FAIL)
     if any(isinstance(f, Finding) and f.status is Status.FAIL for f in found):
         return

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from opwright.backends.cuda.host.addresses import WITH_ADDRESSES, Variable
+from opwright.backends.cuda.host.addresses import DEVICE, WITH_ADDRESSES, Variable
 from opwright.backends.cuda.host.expressions import NUMBERS, Expressions, Returned, Run, Scope
 from opwright.backends.cuda.host.functions import FUNCTIONS, METHODS, NO_EFFECT, dispatched_dtypes
-from opwright.backends.cuda.host.memory import ALLOCATING
+from opwright.backends.cuda.host.memory import MEMORY
 from opwright.backends.cuda.host.syntax import inner_of, parsed, plain_type, text_of
 from opwright.backends.cuda.host.values import (
     CPP_TYPES,
@@ -34,12 +34,12 @@ _CHECKS = frozenset({
     "TORCH_CHECK", "STD_TORCH_CHECK", "TORCH_INTERNAL_ASSERT", "TORCH_CHECK_VALUE", "TORCH_CHECK_TYPE",
     "TORCH_CHECK_INDEX", "AT_ASSERT", "AT_ASSERTM", "assert",
 })  # fmt: skip
-_WITH_ADDRESSES = WITH_ADDRESSES | ALLOCATING
+_WITH_ADDRESSES = WITH_ADDRESSES | MEMORY
 _DISPATCH = re.compile(r"(?:AT_DISPATCH|THO_DISPATCH)_\w+")
 
 
-# The bytes of dynamic shared memory that every kernel may have (CUDA's programming guide).
-_SHARED_BYTES = 48 * 1024
+# The bytes of dynamic shared memory that every kernel may have, and those that it may be given.
+_SHARED_BYTES, _MOST_BYTES = DEVICE.field("sharedMemPerBlock"), DEVICE.field("sharedMemPerBlockOptin")
 _MOST_SHARED, _ANY = "cudaFuncAttributeMaxDynamicSharedMemorySize", "any kernel"
 
 
@@ -108,7 +108,7 @@ class Calls(Expressions):
         count = self._value(arguments[2]) if which.endswith(_MOST_SHARED) else lambda scope: None
 
         def run(scope: Scope) -> int:
-            if (most := count(scope)) is not None:
+            if (most := count(scope)) is not None and most <= _MOST_BYTES:  # CUDA refuses more, and changes nothing
                 self.shared_bytes[_plain(named(scope))] = int(most)
             return 0
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from opwright.backends.cuda.host.addresses import ATTRIBUTES, CUBLAS, DEVICE, HANDLE, succeeded
-from opwright.backends.cuda.host.memory import COPY_KINDS, FILLING
+from opwright.backends.cuda.host.memory import COPY_KINDS
 from opwright.backends.cuda.host.values import Pointer, VectorIterator, binary, convert, dtype_of_type
 from opwright.errors import NotSimulatedError
 
@@ -192,7 +192,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("pow", "powf"), lambda x, y: x**y),
     **dict.fromkeys(("C10_CUDA_CHECK", "AT_CUDA_CHECK", "STD_CUDA_CHECK"), lambda error: error),
     "cudaGetErrorString": lambda _: "an error of CUDA",
-    **FILLING,
     **dict.fromkeys(("exit", "abort"), _exit),
     **{name: _of_torch(name, torch.nn.functional) for name in (
         "linear", "softmax", "log_softmax", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",

@@ -10,7 +10,7 @@ import torch
 from opwright.backends.cuda.host.addresses import Variable
 from opwright.backends.cuda.host.values import Pointer, convert, dtype_of_type
 
-__all__ = ["ALLOCATING", "COPY_KINDS", "FILLING"]
+__all__ = ["COPY_KINDS", "MEMORY"]
 
 # The directions of ``cudaMemcpy``: from where, and to where.
 COPY_KINDS = {
@@ -77,10 +77,8 @@ def _place(pointer: Pointer, count: int) -> torch.Tensor:
     return memory[:count]
 
 
-# By name: those that get addresses of variables, and the others.
-ALLOCATING: dict[str, Callable[..., int]] = {
-    "cudaMalloc": _allocate, "cudaMallocAsync": _allocate, "cudaMemcpy": _copy, "cudaMemcpyAsync": _copy,
-}  # fmt: skip
-FILLING: dict[str, Callable[..., int]] = {
-    "cudaFree": _free, "cudaFreeAsync": _free, "cudaMemset": _fill, "cudaMemsetAsync": _fill,
+# By name: what gets the values of its arguments, and of ``&x`` the variable.
+MEMORY: dict[str, Callable[..., int]] = {
+    "cudaMalloc": _allocate, "cudaMallocAsync": _allocate, "cudaFree": _free, "cudaFreeAsync": _free,
+    "cudaMemset": _fill, "cudaMemsetAsync": _fill, "cudaMemcpy": _copy, "cudaMemcpyAsync": _copy,
 }  # fmt: skip
